@@ -19,13 +19,13 @@ _PUBLIC = {
     "collate.pad": "Pad",
     "errors": "Error FormatError StoreError WorkerDiedError",
     "loader.loader": "DataLoader",
+    "pipeline.batching": "Buckets TokenBatches",
     "pipeline.calls": "sample_rng sample_seeded",
-    "pipeline.dataset": "concat Dataset mix zip_datasets",
+    "pipeline.dataset": "AsyncIterableDataset concat Dataset from_iterable mix zip_datasets",
     "pipeline.folders": "from_litdata from_mds",
+    "pipeline.from_urls": "from_urls",
     "pipeline.hub": "from_hub",
-    "pipeline.lengths": "Buckets TokenBatches",
     "pipeline.pack": "Pack",
-    "pipeline.recipes": "AsyncIterableDataset from_iterable from_urls",
     "pipeline.skips": "SkipErrors",
     "plan.states": "merge_states",
     "plan.topology": "get_topology",
@@ -39,7 +39,7 @@ _PUBLIC = {
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
-# What can be reached without an import of its own.
+# Modules that are available without an import of their own.
 _MODULES = ("cache", "errors", "observe", "testing", "tools")
 
 __all__ = sorted(_HOME)
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         from .pipeline.renamed import NAMES
 
-        if name in NAMES:  # not an AttributeError, in whose place "from asyncloader import" raises its own
+        if name in NAMES:  # not an AttributeError, which "from asyncloader import" would replace
             raise ImportError(f"asyncloader.{name} is now {NAMES[name]}", name=name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)

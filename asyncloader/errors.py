@@ -1,7 +1,7 @@
-"""The library's exceptions, named by whose fault they report.
+"""The library's exceptions, named by the cause that they report.
 
-A wrong call raises ``ValueError``, ``TypeError`` or ``RuntimeError`` before any I/O; an exception of
-the user's own function keeps its type. What is left is the world's fault, and lives here.
+A wrong call raises ``ValueError``, ``TypeError`` or ``RuntimeError`` before any I/O; an exception of the
+user's own function keeps its type. All other errors have a class here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Error(Exception):
-    """The base of the library's own errors: ``except al.Error``. Each says where, in its attributes.
+    """The base of the library's own errors: ``except al.Error``. Their attributes say where they happened.
 
     Each also has a standard exception as a base. Wrong calls raise ``ValueError``, ``TypeError`` or
     ``RuntimeError``, and functions of yours their own exceptions; these are no ``Error``.
@@ -40,6 +40,9 @@ class Error(Exception):
     # raised in a worker process names the same place in the parent.
 
     _places: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls._places = (*cls._places, *cls.__annotations__)
 
     def __init__(self, message: str, **places: object) -> None:
         super().__init__(message)
@@ -55,7 +58,7 @@ class Error(Exception):
 
 
 class StoreError(Error, OSError):
-    """Bytes could not be had: missing object, refused access, cut body, changed object.
+    """Bytes could not be read: missing object, refused access, cut body, changed object.
 
     Attributes:
         shard: The URL or path, without query and user info.
@@ -63,7 +66,6 @@ class StoreError(Error, OSError):
         offset: First byte that could not be read.
     """
 
-    _places = ("shard", "status", "offset")
     shard: str | None
     status: int | None
     offset: int | None
@@ -72,8 +74,8 @@ class StoreError(Error, OSError):
 class FormatError(Error, ValueError):
     """A shard's bytes are not what its format promises: truncated, corrupt or of another format.
 
-    Also when a shard of Parquet or Arrow has not what ``columns`` and ``filters`` ask for: it has no such
-    column, or one whose type the filter cannot be applied to. That is only known when it is read.
+    Also if a shard of Parquet or Arrow lacks a column of ``columns`` or ``filters``, or a column has a type
+    that the filter cannot be applied to. That is only known when the shard is read.
 
     Attributes:
         shard: The URL or path, without query and user info.
@@ -81,7 +83,6 @@ class FormatError(Error, ValueError):
         sample: Index in the shard of the sample being read, counted from 0.
     """
 
-    _places = ("shard", "offset", "sample")
     shard: str | None
     offset: int | None
     sample: int | None
@@ -94,14 +95,13 @@ class WorkerDiedError(Error, RuntimeError):
         worker: Number of the worker within its rank, from 0.
         pid: Its process id.
         exitcode: Its exit status; ``-n`` if signal ``n`` ended it; None if that is not known.
-        lane: Which its next batch was to come from.
-        shard: What it was to be read from, by URL or path, without query and user info; None if not of a
+        lane: The lane of its next batch.
+        shard: The shard of its next batch, as URL or path, without query and user info; None if not of a
             shard.
-        sample: Index, in the shard or the lane's iterable, of the first sample to be read for it. Where
+        sample: Index, in the shard or the lane's iterable, of the first sample to read for that batch. If
             samples are shuffled, it is the first one of the window.
     """
 
-    _places = ("worker", "pid", "exitcode", "lane", "shard", "sample")
     worker: int | None
     pid: int | None
     exitcode: int | None
@@ -111,30 +111,28 @@ class WorkerDiedError(Error, RuntimeError):
 
 
 class RanksError(Error, RuntimeError):
-    """The ranks of a training cannot go on together: one left the pass, was lost, or has run dry.
+    """The ranks of a training cannot continue together: one left the pass, was lost, or has ended early.
 
-    Also before the first batch, where ``uneven=`` is not given and ranks are dealt unequal or unknown shares.
+    Also before the first batch, if ``uneven=`` is not given and the ranks have unequal or unknown shares.
 
     Attributes:
         rank: The rank that raises it.
         step: Number of the batch of this pass that the ranks did not agree on, from 0.
     """
 
-    _places = ("rank", "step")
     rank: int | None
     step: int | None
 
 
 class SkipBudgetError(Error, RuntimeError):
-    """More samples or shards were skipped than ``al.SkipErrors`` allows; its cause is the last error of them.
+    """More samples or shards were skipped than ``al.SkipErrors`` allows; its cause is the last skipped error.
 
     Attributes:
         epoch: Number of the pass.
-        rank: Whose it was.
-        lane: In which the last one was skipped.
+        rank: The rank that raises it.
+        lane: The lane that skipped the last one.
     """
 
-    _places = ("epoch", "rank", "lane")
     epoch: int | None
     rank: int | None
     lane: int | None
@@ -153,32 +151,32 @@ def describe_exit(exitcode: int | None) -> str:
     hints = {
         "SIGKILL": " (the kernel's out-of-memory killer sends it; fewer workers or smaller batches help)",
         "SIGSEGV": " (a crash in native code; PYTHONFAULTHANDLER=1 shows where)",
-        "SIGBUS": " (shared memory could not be had; fewer workers or smaller batches help)",
+        "SIGBUS": " (shared memory ran out; fewer workers or smaller batches help)",
     }
     return f"was killed by signal {name}{hints.get(name, '')}"
 
 
-# What a user sees of where an error came from: their own frames, and not how the library went about it.
+# --- tracebacks: users see their own frames, not the library's ---
 
 _OWN = os.path.dirname(__file__) + os.sep
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 
-# Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
+# Packages whose frames are not shown: ours, and those of clients and the event loop in between.
 _INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "ray", "yarl"}
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an error of the user's, if it takes one: a frozen dataclass does not."""
+    """Add a note to an error of the user's, if that is possible: a frozen dataclass takes none."""
     with suppress(Exception):
         error.add_note(note)
 
 
 def drop_frames(error: BaseException) -> bool:
-    """Take the internal frames off an error of the library's own, and off the errors that it came from.
+    """Remove internal frames from an error of the library's own, and from the errors that it came from.
 
-    Such an error says in one line what is wrong; a hundred lines of how its bytes were asked for would hide
-    that. A traceback that leads through a function of the user's is kept whole. The same for what was raised
-    by ``raise_told``.
+    The message of such an error says in one line what is wrong; a hundred lines of internal frames would hide
+    it. A traceback with a function of the user's in it is kept whole. The same holds for errors raised by
+    ``raise_told``.
 
     Returns:
         Whether it is such an error, and no traceback is left to show.
@@ -195,15 +193,15 @@ def drop_frames(error: BaseException) -> bool:
 
 
 def raise_told(error: BaseException) -> NoReturn:
-    """Raise an error of another process: its notes tell its frames, and those of this one tell nothing."""
+    """Raise an error of another process: its notes have its frames, and those of this process do not help."""
     try:
         raise error
     finally:
-        del error  # this frame is in its traceback: a cycle would keep alive what the frames below hold
+        del error  # this frame is in its traceback: a cycle would keep alive what the frames hold
 
 
 def format_frames(error: BaseException) -> str:
-    """The frames of an error as shown: from the user's first one on; all if none is theirs."""
+    """The frames of an error to show: from the user's first one on; all if none is theirs."""
     frames = error.__traceback__
     while frames is not None and _is_internal(frames.tb_frame.f_globals):
         frames = frames.tb_next
@@ -219,14 +217,14 @@ def format_stack(frame: FrameType) -> str:
 
 
 def is_in_users_code(frame: FrameType) -> bool:
-    """Whether a thread that is at ``frame`` runs the user's code, or what that has called."""
+    """Whether a thread that is at ``frame`` runs the user's code, or code called from it."""
     return any(not _is_internal(each.f_globals) for each, _ in traceback.walk_stack(frame))
 
 
 def users_stacks_first(shown: str) -> str:
-    """The stacks of a process's threads as faulthandler writes them, where the user's code is first.
+    """The stacks of a process's threads as faulthandler writes them, those with the user's code first.
 
-    Such a stack is shown from the user's first frame on, its latest call last; the others stay as they are.
+    These are shown from the user's first frame on, the latest call last; the others stay as they are.
     """
     users, others = [], []
     for stack in shown.rstrip().split("\n\n"):
@@ -247,8 +245,8 @@ def leads_through_users_code(error: BaseException) -> bool:
 def is_on_purpose(error: BaseException) -> bool:
     """Whether a ``raise`` of ours, or of torch's loader, made the error: its message is for users.
 
-    What Python or another library raises inside of ours is a fault of ours. An error without frames is one
-    that has lost them on purpose (``drop_frames``).
+    An error that Python or another library raises inside of ours is a fault of ours. An error without frames
+    has lost them by ``drop_frames``.
     """
     innermost = error.__traceback__
     if innermost is None:
@@ -262,13 +260,13 @@ def is_on_purpose(error: BaseException) -> bool:
 
 
 def end_daemon_at_exit() -> None:
-    """Keep a daemon thread of the user's from the error that the end of the interpreter makes of its pass.
+    """End a daemon thread of the user's silently when the interpreter ends.
 
-    Python stops such a thread a moment later, wherever it is; until then it would print a traceback, since
-    the passes that it reads are closed before. Other threads have ended by then.
+    The interpreter closes the pass that such a thread reads, and stops the thread a moment later. In between
+    it would print a traceback. Other threads have ended by then.
 
     Raises:
-        SystemExit: It is such a thread, which this ends without a word.
+        SystemExit: This is such a thread; the exception ends it without a message.
     """
     if not threading.main_thread().is_alive() and threading.current_thread().daemon:
         raise SystemExit
@@ -280,11 +278,8 @@ def _is_told(error: BaseException) -> bool:
 
 
 def users_level() -> int:
-    """The ``stacklevel`` with which a warning of the caller's names the line that called the library."""
-    level, frame = 0, sys._getframe(1)
-    while _is_ours_or_between(frame.f_globals) and frame.f_back is not None:
-        level, frame = level + 1, frame.f_back
-    return level + 1
+    """The ``stacklevel`` with which a warning of the caller names the line that called the library."""
+    return _users_frame()[0] + 1
 
 
 class Line(NamedTuple):
@@ -298,11 +293,17 @@ class Line(NamedTuple):
 
 def users_line() -> Line:
     """The line that called the library, for a warning that comes later, maybe on another thread."""
-    frame = sys._getframe(1)
-    while _is_ours_or_between(frame.f_globals) and frame.f_back is not None:
-        frame = frame.f_back
+    _, frame = _users_frame()
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     return Line(frame.f_code.co_filename, frame.f_lineno, str(frame.f_globals.get("__name__")), registry)
+
+
+def _users_frame() -> tuple[int, FrameType]:
+    """The frame of the user's that called the library, and its level above the caller of the caller."""
+    level, frame = 0, sys._getframe(2)
+    while _is_ours_or_between(frame.f_globals) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level, frame
 
 
 def _is_ours_or_between(module: dict[str, object]) -> bool:
@@ -310,7 +311,7 @@ def _is_ours_or_between(module: dict[str, object]) -> bool:
 
 
 def _origins(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that a traceback could show of where it came from; also if they go in circles."""
+    """The error and all errors that a traceback could show with it; cycles are allowed."""
     seen: set[int] = set()
     ahead: list[BaseException | None] = [error]
     while ahead:
@@ -319,14 +320,14 @@ def _origins(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        # A context that is suppressed is not shown, but holds its frames and what is in them all the same.
+        # A suppressed context is not shown, but still holds its frames and the objects in them.
         ahead += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
             ahead += one.exceptions
 
 
 def _is_internal_file(line: str) -> bool:
-    """The same of a frame that faulthandler has written: by its file."""
+    """Whether a frame that faulthandler has written is internal, by its file."""
     path = line.partition('"')[2].partition('"')[0]
     if path.startswith(("<", _OWN)):
         return True

@@ -1,4 +1,4 @@
-"""Numbers as people give and read them: whole ones of any library, bytes and times with their unit; pure."""
+"""Numbers as people give and read them: integers of any library, bytes and times with their unit; pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PREFIXES = ("", "k", "M", "G", "T")
 
 
 def as_whole(value: object) -> int | None:
-    """A whole number, NumPy's too, as Python's int, which a saved state can hold; None for whatever is none.
+    """A whole number, also of NumPy, as Python's int, which a saved state can hold; otherwise None.
 
-    True and False are none: where a number is asked for they are a slip.
+    True and False are no numbers here, since an option that needs a number got them by mistake.
     """
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
@@ -40,11 +40,11 @@ def as_count(name: str, value: object, least: int = 1) -> int:
 
     Args:
         name: The option's, for messages.
-        value: What was given for it.
+        value: Its value.
         least: 1 or 0.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value is no such number.
     """
     count = as_whole(value)
     if count is None or count < least:
@@ -54,14 +54,14 @@ def as_count(name: str, value: object, least: int = 1) -> int:
 
 
 def as_counts(options: DataclassInstance, *names: str) -> None:
-    """Check counts of a frozen dataclass, and make Python's ints of them.
+    """Check counts of a frozen dataclass, and convert them to Python's ints.
 
     Args:
         options: The dataclass.
         names: Of the fields; one may be None if that is its default.
 
     Raises:
-        ValueError: One is no whole number of 1 or more.
+        ValueError: A value is no whole number of 1 or more.
     """
     optional = {option.name for option in fields(options) if option.default is None}
     for name in names:
@@ -80,7 +80,7 @@ def parse_bytes(name: str, value: object) -> int:
 
     Raises:
         TypeError: Neither an int nor a text.
-        ValueError: A text that is no such number.
+        ValueError: The text is no such number.
     """
     if (size := as_whole(value)) is not None:
         return size
@@ -101,14 +101,14 @@ def parse_bytes(name: str, value: object) -> int:
 
 
 def parse_rate(name: str, value: str) -> float:
-    """Bytes a second: a number of bytes with its unit, by the second, such as ``"40MB/s"``.
+    """Bytes per second: a number of bytes with its unit, per second, such as ``"40MB/s"``.
 
     Args:
         name: The option's, for messages.
-        value: What was given for it.
+        value: Its value.
 
     Raises:
-        ValueError: It is no such text, or 0.
+        ValueError: The value is no such text, or 0.
     """
     size, slash, second = value.rpartition("/")
     try:
@@ -128,10 +128,10 @@ def parse_seconds(name: str, value: str) -> float:
 
     Args:
         name: The option's, for messages.
-        value: What was given for it.
+        value: Its value.
 
     Raises:
-        ValueError: It is no such text.
+        ValueError: The value is no such text.
     """
     found = _TIME.fullmatch(value)
     if found is None:
@@ -143,7 +143,7 @@ def parse_seconds(name: str, value: str) -> float:
 
 
 def amount(value: float, unit: str = "") -> str:
-    """Three digits that count, with a prefix: ``1.23 M``, ``480``, ``0.5``."""
+    """Up to three significant digits, with a prefix: ``1.23 M``, ``480``, ``0.5``."""
     power = 0
     while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
         value, power = value / 1000, power + 1
@@ -173,13 +173,13 @@ def seconds_text(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1."""
+    """A share of 1, as per cent."""
     digits = 1 if 0 < abs(share) < 0.0995 else 0
     return f"{share * 100:.{digits}f} %"
 
 
 def ticks(highest: float, most: int = 4) -> list[float]:
-    """Round numbers from 0 to the first that is not below ``highest``, in at most so many steps."""
+    """Round numbers from 0 to the first that is not below ``highest``, in at most ``most`` steps."""
     if highest <= 0:
         return [0.0, 1.0]
     step = 10 ** math.floor(math.log10(highest / most))
@@ -188,14 +188,14 @@ def ticks(highest: float, most: int = 4) -> list[float]:
     return [number * step for number in range(math.ceil(highest / step - 1e-6) + 1)]
 
 
-# Texts that come from shards, file names and servers, as a terminal may show them.
+# --- texts from shards, file names and servers, as a terminal may show them ---
 
 
 def printable(text: str) -> str:
-    """The text in a line. What a terminal would obey is escaped: shards and their names are not trusted.
+    """The text in one line, with control characters escaped, since shards and their names are not trusted.
 
-    So is what it cannot show, such as the half of a surrogate pair that stands for an odd byte of a file's
-    name, which Python would refuse to print.
+    Characters that cannot be shown are escaped too, such as the half of a surrogate pair that represents an
+    invalid byte of a file's name, which Python would refuse to print.
     """
     if text.isprintable():
         return text
@@ -203,6 +203,6 @@ def printable(text: str) -> str:
 
 
 def clip(text: str, most: int) -> str:
-    """The beginning of a text, in a line of so many characters; ``...`` at its end if it is not all."""
+    """A text in one line of at most ``most`` characters; a longer one is cut and ends with ``...``."""
     text = printable(text[: most + 1])
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,8 +1,8 @@
-"""The nouns every room shares: samples, the bytes that they are made of, and where to go on.
+"""The types that all rooms share: samples, the bytes that they are made of, and positions.
 
-A *position* says where to reopen a stream so that it goes on with the next sample. It is a plain
-dict of JSON values, and nests: each stage that has something to remember adds its own entries around
-those of the stage before it. It nests by dicts in dicts: a list in it holds no dict (``plan/state_form``).
+A *position* says where to reopen a stream so that it continues with the next sample. It is a plain dict of
+JSON values, and nested: each stage that has something to remember adds its own entries around those of the
+stage before it. Dicts are nested directly: a list in a position holds no dict (``plan/states``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
-
-__all__ = ["Answer", "Buffer", "Layout", "Planning", "Position", "Sample", "Span", "Unpacked"]
 
 Sample: TypeAlias = dict[str, Any]
 Position: TypeAlias = Mapping[str, Any]
@@ -26,12 +24,12 @@ class Span(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a plan gets for a span that it asked for.
+    """What a plan receives for a span that it requested.
 
     Attributes:
-        content: The bytes; fewer than were asked for where the shard ends before.
+        content: The bytes; fewer than requested if the shard ends before.
         length: Of the whole shard, in bytes.
-        version: Names this version of the shard (its ETag); None where its store has no such name.
+        version: Names this version of the shard (its ETag); None if its store has no such name.
     """
 
     content: bytes
@@ -41,14 +39,14 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is to be read of a shard, as its plan has found out.
+    """What to read of a shard: the result of its plan.
 
     Attributes:
-        spans: Not empty any of them, in the order in which the decoder is fed them.
+        spans: In the order in which the decoder is fed them; each has at least one byte.
         open_decoder: Makes the decoder, which is fed the bytes of the spans one after another, in any
-            chunking: it knows by their order where each belongs.
-        samples: How many the shard holds by its own account, whatever is read of it; None if it does not say.
-        class_names: By column, of the classes that it numbers, where the shard says so.
+            chunking. It knows from their order where each belongs.
+        samples: How many samples the shard says that it holds, in all; None if it does not say.
+        class_names: By column, the names of the classes of its labels, if the shard has them.
         passes_over: Whether ``open_decoder`` takes ``pass_over``, see ``formats.decoder``.
     """
 
@@ -60,12 +58,12 @@ class Layout:
 
 
 class Unpacked(NamedTuple):
-    """What a shard that is compressed as a whole should become.
+    """What a shard that is compressed as a whole should be after decompression.
 
     Attributes:
-        size_bytes: Its length then.
-        hashed: A digest of that, with its algorithm, one of those in ``digest``; None if none is known.
-        or_bytes: Another length that it may have instead, where an index may count in two ways.
+        size_bytes: Its length.
+        hashed: Its digest, with the algorithm, one of those in ``formats.digest``; None if none is known.
+        or_bytes: Another length that it may have instead, if an index may count in two ways.
     """
 
     size_bytes: int
@@ -74,5 +72,5 @@ class Unpacked(NamedTuple):
 
 
 Planning: TypeAlias = Generator[Span, Answer, Layout]
-"""The plan of what to read of a shard that is not read from front to back: asks for spans one at a time (a
-footer), is sent an ``Answer`` to each, and returns what is to be read. Pure: no I/O, no await."""
+"""The plan of what to read of a shard that is not read from front to back. It yields spans one at a time (a
+footer), is sent an ``Answer`` for each, and returns what to read. Pure: no I/O, no await."""

@@ -22,8 +22,7 @@ from ..observe.page import loader_html
 from ..observe.report import Report
 from ..observe.statistics import Statistics
 from ..pipeline.batching import Batching
-from ..pipeline.dataset import Dataset
-from ..pipeline.recipes import AsyncIterableDataset
+from ..pipeline.dataset import AsyncIterableDataset, Dataset
 from ..pipeline.renamed import LOADER_ATTRIBUTES, LOADER_OPTIONS, missing, with_advice
 from ..pipeline.skips import SkipErrors
 from ..plan.topology import process_group, resolve_world

@@ -21,8 +21,7 @@ from ..observe.report import ProgressBar, Report, Setup, judge
 from ..observe.statistics import Meter, Statistics
 from ..pipeline.batching import Batching
 from ..pipeline.components import Recipe, counted_names, leaves_of
-from ..pipeline.dataset import Dataset, recipe_of
-from ..pipeline.recipes import AsyncIterableDataset, from_iterable
+from ..pipeline.dataset import AsyncIterableDataset, Dataset, from_iterable, recipe_of
 from ..pipeline.shards import Shards
 from ..pipeline.skips import skipped_in
 from ..pipeline.stream import LanesJob

@@ -1,33 +1,42 @@
-"""Batching: the last operator of a recipe, which makes blocks into batches.
+"""Batching: the last operator of a dataset, which makes batches of blocks.
 
-Two laws hold for every batching. Batches of one stream are the same however the stream was cut into blocks.
-And a batching opened at the position of a batch goes on with the same batches that came after it.
+Two laws hold for every batching. The batches of a stream are the same however the stream was cut into blocks.
+And a batching that is opened at the position of a batch continues with the same batches that came after it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from numbers import Real
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..blocks import Block, Gather, Referred, Trail, runs_on
-from ..plan.lanes import batch_count
+from ..blocks import Block, Gather, Ragged, Referred, Trail, join, runs_on
+from ..collate.pad import PadLongest
+from ..plan.lanes import UnknownCount, batch_count
+from ..quantity import as_count, as_counts
 from ..types import Position
+from .calls import UserCodeErrors
 from .lane import Lane, Opener
+from .op import name_of, note_sample
+from .shuffle import cut_pools, draw_pool
 
 
 class Batch(NamedTuple):
     """What is collated at once.
 
     Attributes:
-        block: Of its rows; a row is a sample, unless its batching says otherwise.
-        position: At which the lane goes on after it.
-        samples: How many samples end in it, counted once each over all batches.
-        tokens: How many tokens it has, without padding; 0 where nobody counts them.
-        ended: The samples that end in it, each by its trail and its index there; None if they are the rows.
+        block: The rows of the batch. A row is a sample, unless the batching says otherwise.
+        position: Where the lane continues after the batch.
+        samples: How many samples end in it. Each sample is counted once over all batches.
+        tokens: How many tokens it has, without padding; 0 if its batching does not count them.
+        ended: The samples that end in it, each as its trail and its index there; None if they are the rows.
     """
 
     block: Block
@@ -35,6 +44,11 @@ class Batch(NamedTuple):
     samples: int
     tokens: int = 0
     ended: Sequence[tuple[Trail, int]] | None = None
+
+    @classmethod
+    def of(cls, block: Block, tokens: int = 0) -> Batch:
+        """The batch of consecutive samples of a lane."""
+        return cls(block, block.trail.after(len(block) - 1), len(block), tokens)
 
     def count_components(self, count: int) -> list[int]:
         """How many of its samples came from each of the ``count`` components of a mixture."""
@@ -48,13 +62,13 @@ class Batch(NamedTuple):
         return counts
 
     def bases(self) -> list[Referred]:
-        """Where its samples came from, in whatever order; see ``Trail.bases``."""
+        """Where its samples came from, in any order; see ``Trail.bases``."""
         if self.ended is None:
             return self.block.trail.bases(0, len(self.block))
         return [base for trail, indices in self._by_trail() for base in runs_on(trail, indices)]
 
     def _by_trail(self) -> Iterator[tuple[Trail, list[int]]]:
-        """The samples that end in it, those of a trail together."""
+        """The samples that end in it, grouped by trail."""
         trails: dict[int, tuple[Trail, list[int]]] = {}
         for trail, index in self.ended or ():
             trails.setdefault(id(trail), (trail, []))[1].append(index)
@@ -69,7 +83,7 @@ class Batching(Protocol):
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
-        """What collates its batches where the user names nothing; None for the default."""
+        """What collates its batches if the user gives no ``collate_fn``; None for the loader's default."""
         ...
 
     @property
@@ -90,8 +104,14 @@ class Batching(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """What makes two batchings the same to a saved state, as JSON values."""
+        """What must be equal for a saved state to fit, as JSON values."""
         ...
+
+
+def describe_options(batching: Any, kind: str, **instead: Any) -> dict[str, Any]:
+    """The description of a batching that is a dataclass: its options, some of them in another form."""
+    options = {option.name: getattr(batching, option.name) for option in fields(batching) if option.init}
+    return {"batching": {"kind": kind, **options, **instead}}
 
 
 @dataclass(frozen=True)
@@ -102,8 +122,8 @@ class FixedSize:
 
     Args:
         batch_size: Samples per batch.
-        drop_last: Leave out the last batch of a lane if it is short. False as in torch: nobody loses
-            samples without having asked for it.
+        drop_last: Leave out the last batch of a lane if it is short. False, as in torch, so that no sample is
+            lost by default.
     """
 
     batch_size: int
@@ -119,11 +139,11 @@ class FixedSize:
         gather = Gather(self.batch_size)
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
-                yield from map(_batch, gather.feed(block))
+                yield from map(Batch.of, gather.feed(block))
                 del block
             rest = gather.finish()
             if rest is not None and not self.drop_last:
-                yield _batch(rest)
+                yield Batch.of(rest)
             elif rest is not None and lane.leaves_out is not None:
                 lane.leave_out("drop_last", rest, range(len(rest)))
 
@@ -136,7 +156,7 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Single:
-    """No batching: each sample alone, which is handed on as it is."""
+    """No batching: each sample alone, as it is."""
 
     collate_fn = None
     samples_per_batch = 1
@@ -144,7 +164,7 @@ class Single:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in blocks:
-                yield from map(_batch, _alone(block))
+                yield from (Batch.of(block.part(index, index + 1)) for index in range(len(block)))
 
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         return batch_count(count_samples(), 1, False)
@@ -153,9 +173,411 @@ class Single:
         return {"batch_size": None, "drop_last": False}
 
 
-def _alone(block: Block) -> Iterator[Block]:
-    return (block.part(index, index + 1) for index in range(len(block)))
+# --- how long a sample is ---
+
+Length: TypeAlias = str | Callable[[Any], float]
+"""A field, whose own length counts if it is a sequence, and its value if it is a number; or a function."""
+
+# The length of these is their number of items, without a further check.
+_SEQUENCES = frozenset({list, tuple, bytes, str})
 
 
-def _batch(block: Block) -> Batch:
-    return Batch(block, block.trail.after(len(block) - 1), len(block))
+class SampleLengths(NamedTuple):
+    """The lengths of a block's samples. Of columns they are taken without making a row.
+
+    Attributes:
+        values: ``(n,)``, int64, or float64 if some are not whole numbers.
+        failure: The error of the first sample that has no length, None if all have one. The samples before it
+            are good, and may complete a batch.
+    """
+
+    values: NDArray[Any]
+    failure: Exception | None = None
+
+    @classmethod
+    def of(cls, block: Block, length: Length, what: str) -> SampleLengths:
+        """Measure a block.
+
+        Args:
+            block: Of rows or columns.
+            length: What counts.
+            what: The batching, for messages.
+        """
+        if not isinstance(length, str):
+            return cls._of_each(block, block.rows(), length, what)
+        try:
+            column = block.column(length)
+        except (KeyError, TypeError, IndexError):
+            return cls._of_each(block, block.rows(), lambda sample: _field_of(sample, length), what)
+        if isinstance(column, Ragged):
+            return cls(column.lengths)
+        if isinstance(column, np.ndarray) and column.ndim > 1:
+            return cls(np.full(len(column), column.shape[1], np.int64))
+        if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
+            values = column.astype(np.int64)
+            if len(values) == 0 or values.min() >= 0:
+                return cls(values)
+        if isinstance(column, list) and {type(value) for value in column} <= _SEQUENCES:
+            return cls(np.fromiter(map(len, column), np.int64, len(column)))
+        return cls._of_each(block, column, _length_of, what)
+
+    @classmethod
+    def _of_each(
+        cls, block: Block, values: Iterable[Any], length: Callable[[Any], Any], what: str
+    ) -> SampleLengths:
+        """One by one, up to the first that fails."""
+        measured: list[float] = []
+        failure: Exception | None = None
+        try:
+            with UserCodeErrors():
+                for value in values:
+                    measured.append(_checked(length(value)))
+        except Exception as error:
+            note_sample(error, what, block, len(measured))
+            failure = error
+        whole = all(isinstance(number, int) for number in measured)
+        return cls(np.array(measured, np.int64 if whole else np.float64), failure)
+
+
+def _field_of(sample: Any, name: str) -> Any:
+    try:
+        return _length_of(sample[name])
+    except (KeyError, TypeError, IndexError):
+        raise ValueError(
+            f"expected samples that are mappings with a field {name!r}, whose length counts; give another "
+            "name as length=, or a function of a sample"
+        ) from None
+
+
+def _length_of(value: Any) -> Any:
+    if isinstance(value, Real | np.number):
+        return value
+    if getattr(value, "ndim", None) == 0:  # an array or a tensor of one number
+        return value.item()
+    try:
+        return len(value)
+    except TypeError:
+        raise ValueError(
+            f"expected a sequence, whose length counts, or a number, but found {type(value).__name__}"
+        ) from None
+
+
+def _checked(value: Any) -> float:
+    """A length as an int, or as a float if it is no whole number."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"expected a number as length, but found {type(value).__name__}")
+    number = float(value)
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"expected a length of 0 or more, but found {value}")
+    return value if isinstance(value, int) else int(number) if number.is_integer() else number
+
+
+# --- batches by length ---
+
+Group: TypeAlias = NDArray[np.int64]
+"""Which samples of a pool make a batch, by their indices: ``(n,) int64``."""
+
+
+class ByLength:
+    """A batching for which samples have a length."""
+
+    length: Length
+    multiple_of: int
+
+    kind: ClassVar[str]
+    samples_per_batch = None
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any] | None:
+        """Pads ``length``, if that is a field of sequences, and stacks the other fields."""
+        return PadLongest(self.length, self.multiple_of) if isinstance(self.length, str) else None
+
+    def count_batches(self, count_samples: object) -> int:
+        raise UnknownCount(
+            f"how many batches {type(self).__name__} makes depends on how long the samples are"
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        length = self.length if isinstance(self.length, str) else f"{name_of(self.length)}()"
+        return describe_options(self, self.kind, length=length)
+
+    def _check_length(self) -> None:
+        if not isinstance(self.length, str) and not callable(self.length):
+            raise TypeError(
+                "length should be the name of a field or a function of one sample, but got "
+                f"{type(self.length).__name__}: {self.length!r}"
+            )
+
+    def _plan(self, samples: Block) -> tuple[SampleLengths, Sequence[Group]]:
+        """How long the samples of a pool are, and which of them make the batches."""
+        raise NotImplementedError
+
+    def _of_pools(self, upstream: Opener, start: Position, lane: Lane, size: int) -> Batches:
+        """The batches of all pools of ``size`` samples, those of a pool in an order drawn for it."""
+        with closing(cut_pools(upstream, start, lane, size)) as pools:
+            for pool in pools:
+                lengths, groups = self._plan(pool.samples)
+                counts_tokens = lengths.values.dtype.kind == "i"
+                order = draw_pool(pool, len(groups), lane)
+                for emitted, nth in enumerate(order[pool.emitted :], pool.emitted + 1):
+                    group = groups[nth]
+                    tokens = int(lengths.values[group].sum()) if counts_tokens else 0
+                    block = pool.samples.take(group.tolist())
+                    yield Batch(block, pool.span.after(emitted, len(order)), len(group), tokens)
+                    del block
+                del pool, lengths, groups
+
+
+# A bucket has half a batch left over at a pool's end on average. With sixteen batches of each bucket in a
+# pool every sixteenth is short, which costs a few per cent of the steps; twice the memory would halve that.
+_POOL_BATCHES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets(ByLength):
+    """Batches of samples of similar length: each batch is from one bucket, a range of lengths.
+
+    Each bucket has a batch size of its own. Lengths may be of any unit, seconds too. Give it to
+    ``DataLoader(batching=...)``.
+
+    Args:
+        length: What is long: the name of a field, whose length counts if it is a sequence and its value if
+            it is a number, or a function of a sample that returns the length.
+            A function does not say which field to pad: give ``collate_fn=al.Pad({field: 0})`` too.
+        bounds: The bounds between the buckets, in rising order. Bucket ``i`` has the lengths from
+            ``bounds[i - 1]`` up to ``bounds[i]``, exclusive; one more bucket has those from the last bound
+            on.
+        batch_sizes: Samples of a batch, for each bucket; so one more than ``bounds``.
+        pool: A lane collects so many consecutive samples in memory and makes batches of them. What a bucket
+            has left at a pool's end makes a short batch, so that a position is a place in one pool.
+            None: sixteen times the sum of ``batch_sizes``; about every sixteenth batch is then short.
+            Give less if so many samples do not fit into memory.
+        multiple_of: What the default ``collate_fn`` rounds widths up to. 1: no rounding.
+
+    Raises:
+        TypeError: ``length`` is neither a name nor a function.
+        ValueError: Bounds that do not rise, another number of batch sizes, or an option out of range. While
+            iterating: a sample without the field, or with a length that is no number of 0 or more; a note
+            says which.
+    """
+
+    length: Length = "tokens"
+    bounds: Sequence[float]
+    batch_sizes: Sequence[int]
+    pool: int | None = None
+    multiple_of: int = 1
+
+    kind = "buckets"
+
+    def __post_init__(self) -> None:
+        self._check_length()
+        as_counts(self, "multiple_of", "pool")
+        # Tuples, which can be compared and not changed.
+        for name in ("bounds", "batch_sizes"):
+            try:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+            except TypeError:
+                raise ValueError(
+                    f"{name} should be a list of numbers, but got {getattr(self, name)!r}"
+                ) from None
+        # Numbers of NumPy as Python's, which a saved state can hold.
+        bounds = [bound.item() if isinstance(bound, np.number) else bound for bound in self.bounds]
+        object.__setattr__(self, "bounds", tuple(bounds))
+        if (
+            not self.bounds
+            or not all(isinstance(bound, Real) and math.isfinite(bound) for bound in self.bounds)
+            or any(low >= high for low, high in pairwise((0, *self.bounds)))
+        ):
+            raise ValueError(
+                f"bounds should be numbers that rise from above 0, but got bounds={self.bounds!r}"
+            )
+        if len(self.batch_sizes) != len(self.bounds) + 1:
+            raise ValueError(
+                f"batch_sizes should be one more than bounds, for the lengths from {self.bounds[-1]} on, so "
+                f"{len(self.bounds) + 1}, but got {len(self.batch_sizes)}: {self.batch_sizes!r}"
+            )
+        sizes = tuple(as_count("batch_sizes", size) for size in self.batch_sizes)
+        object.__setattr__(self, "batch_sizes", sizes)
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        return self._of_pools(upstream, start, lane, self._pool_samples)
+
+    def describe(self) -> Mapping[str, Any]:
+        (described,) = super().describe().values()
+        lists = {"bounds": list(self.bounds), "batch_sizes": list(self.batch_sizes)}
+        return {"batching": {**described, **lists, "pool": self._pool_samples}}
+
+    @property
+    def _pool_samples(self) -> int:
+        return self.pool or _POOL_BATCHES * sum(self.batch_sizes)
+
+    def _plan(self, samples: Block) -> tuple[SampleLengths, Sequence[Group]]:
+        lengths = SampleLengths.of(samples, self.length, "Buckets")
+        if lengths.failure is not None:
+            raise lengths.failure
+        bucket_of = np.searchsorted(np.asarray(self.bounds), lengths.values, side="right")
+        groups: list[Group] = []
+        for bucket, size in enumerate(self.batch_sizes):
+            inside = np.flatnonzero(bucket_of == bucket)
+            groups += [inside[first : first + size] for first in range(0, len(inside), size)]
+        return lengths, groups
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBatches(ByLength):
+    """Batches of as many samples as fit ``max_tokens`` once they are padded to one length.
+
+    The size of a batch is its number of samples times its longest length, rounded up to ``multiple_of``. That
+    is what a model computes and stores for it, so batches cost nearly the same. Give it to
+    ``DataLoader(batching=...)``.
+
+    Args:
+        length: What is long: the name of a field, whose length counts if it is a sequence and its value if
+            it is a whole number, or a function of a sample that returns the length.
+            A function does not say which field to pad: give ``collate_fn=al.Pad({field: 0})`` too.
+        max_tokens: The most that a batch may have, padding included. Required, since it follows from the
+            memory of the device.
+        max_samples: The most samples of a batch. None: any number, so a batch of very short samples has
+            many. A sample of length 0 takes as much room as one of 1.
+        multiple_of: Widths are rounded up to a multiple of this; 8 to 64 fills the tiles of tensor cores.
+            1: no rounding.
+        pool: Put samples of similar length together. A lane collects so many consecutive samples in memory,
+            sorts them by length and cuts them into batches, whose order is drawn by (seed, epoch, lane,
+            pool). With a pool of a hundred batches, padding is some per cent. None: samples stay in the order
+            in which they come.
+        overlong: What to do with a single sample that is longer than ``max_tokens``. ``"raise"``, the
+            default, since it may not fit the device; ``"alone"`` makes a batch of it.
+
+    Raises:
+        TypeError: ``length`` is neither a name nor a function.
+        ValueError: An option out of range. While iterating: a sample that is too long, without the field, or
+            with a length that is no whole number of 0 or more; a note says which.
+    """
+
+    length: Length = "tokens"
+    max_tokens: int
+    max_samples: int | None = None
+    multiple_of: int = 1
+    pool: int | None = None
+    overlong: Literal["raise", "alone"] = "raise"
+
+    kind = "tokens"
+
+    def __post_init__(self) -> None:
+        self._check_length()
+        as_counts(self, "max_tokens", "multiple_of", "max_samples", "pool")
+        if self.multiple_of > self.max_tokens:
+            raise ValueError(
+                f"multiple_of should be at most max_tokens={self.max_tokens}, or no sample fits, but got "
+                f"multiple_of={self.multiple_of}"
+            )
+        if self.overlong not in ("raise", "alone"):
+            raise ValueError(f"overlong should be 'raise' or 'alone', but got overlong={self.overlong!r}")
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        if self.pool is None:
+            return self._in_order(upstream, start, lane)
+        return self._of_pools(upstream, start, lane, self.pool)
+
+    def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        """Batches whose positions are those of their samples: each begins with nothing to remember."""
+        batch = _Growing(self.max_tokens, self.max_samples)
+        with closing(upstream(start, lane)) as blocks:
+            # How many more samples fit is not known before they are there.
+            for block in blocks:
+                lengths = self._measure(block)
+                yield from batch.feed(block, lengths.values.tolist(), self._widths(lengths.values).tolist())
+                if lengths.failure is not None:
+                    raise lengths.failure
+                del block
+            if batch.parts:
+                yield batch.finish()
+
+    def _plan(self, samples: Block) -> tuple[SampleLengths, Sequence[Group]]:
+        """A pool sorted by length, longest first, so that its first sample decides the size of a batch."""
+        lengths = self._measure(samples)
+        if lengths.failure is not None:
+            raise lengths.failure
+        order = np.argsort(-lengths.values, kind="stable")
+        widths = self._widths(lengths.values[order]).tolist()
+        groups, first, most = [], 0, self.max_samples or len(order)
+        while first < len(order):
+            last = first + max(1, min(self.max_tokens // widths[first], most))
+            groups.append(order[first:last])
+            first = last
+        return lengths, groups
+
+    def _measure(self, block: Block) -> SampleLengths:
+        """Lengths up to the first sample that cannot be batched."""
+        values, failure = SampleLengths.of(block, self.length, "TokenBatches")
+        if values.dtype.kind != "i":
+            at = int(np.flatnonzero(values % 1)[0])
+            failure = ValueError(
+                f"expected a length that is a whole number, but found {values[at]}; count in smaller "
+                "units, such as frames for seconds, with a function as length="
+            )
+            note_sample(failure, "TokenBatches", block, at)
+            values = values[:at].astype(np.int64)
+        if (
+            self.overlong == "raise"
+            and (above := np.flatnonzero(self._widths(values) > self.max_tokens)).size
+        ):
+            at = int(above[0])
+            failure = ValueError(
+                f"expected a length of at most max_tokens={self.max_tokens}, but found {values[at]}"
+                + (f", rounded up to a multiple of {self.multiple_of}" if self.multiple_of > 1 else "")
+                + "; filter such samples out, raise max_tokens, or make batches of them with overlong='alone'"
+            )
+            note_sample(failure, "TokenBatches", block, at)
+            values = values[:at]
+        return SampleLengths(values, failure)
+
+    def _widths(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The padded lengths of samples, each in a batch of its own."""
+        rounded: NDArray[np.int64] = -(-np.maximum(lengths, 1) // self.multiple_of) * self.multiple_of
+        return rounded
+
+
+@dataclass(slots=True)
+class _Growing:
+    """The batch that is being filled, in stream order.
+
+    Args:
+        max_tokens: Of a batch, padded.
+        max_samples: Of a batch; None for any number.
+    """
+
+    max_tokens: int
+    max_samples: int | None
+    parts: list[Block] = field(default_factory=list)
+    count: int = 0
+    width: int = 0
+    tokens: int = 0
+
+    def feed(self, block: Block, lengths: list[int], widths: list[int]) -> Iterator[Batch]:
+        """The batches that these samples of the block complete; as soon as no other sample would fit."""
+        first = 0
+        for index, (length, width) in enumerate(zip(lengths, widths, strict=True)):
+            if self.count and (self.count + 1) * max(self.width, width) > self.max_tokens:
+                yield self._cut(block, first, index)
+                first = index
+            self.count += 1
+            self.width = max(self.width, width)
+            self.tokens += length
+            if self.count == self.max_samples or (self.count + 1) * self.width > self.max_tokens:
+                yield self._cut(block, first, index + 1)
+                first = index + 1
+        if first < len(lengths):
+            self.parts.append(block.part(first, len(lengths)))
+
+    def finish(self) -> Batch:
+        """The batch as it is; the next one is empty."""
+        block, tokens = join(self.parts), self.tokens
+        self.parts, self.count, self.width, self.tokens = [], 0, 0, 0
+        return Batch.of(block, tokens)
+
+    def _cut(self, block: Block, first: int, stop: int) -> Batch:
+        if first < stop:
+            self.parts.append(block.part(first, stop))
+        return self.finish()

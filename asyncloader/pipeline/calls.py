@@ -20,34 +20,18 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-__all__ = [
-    "AdaptiveSize",
-    "MakeContext",
-    "UserCalls",
-    "UserCodeErrors",
-    "as_error",
-    "call_each",
-    "call_user_code",
-    "cut",
-    "next_size",
-    "sample_rng",
-    "sample_seeded",
-    "with_context",
-]
-
-
 # --- errors ---
 
 _ENDINGS = (StopIteration, StopAsyncIteration, SystemExit)
 
 
 class UserCodeErrors:
-    """Around a call of the user's function; used with ``with``.
+    """A context manager for calls of the user's function.
 
     Raises:
         RuntimeError: The function raised ``StopIteration``, ``StopAsyncIteration`` or ``SystemExit``. The
-            first two would end the next loop outside, so that the rest of a lane would be missing. An exit
-            in a thread or a worker ends only that; as an error it names the sample.
+            first two would end the next loop outside, so that later samples of the lane would be lost. An
+            exit in a thread or a worker would end only that; as an error it names the sample.
     """
 
     __slots__ = ()
@@ -60,12 +44,12 @@ class UserCodeErrors:
 
 
 async def call_user_code(fn: Callable[..., Awaitable[Any]], *given: Any) -> Any:
-    """``await fn(*given)``, in a task of the library's.
+    """``await fn(*given)``, in a task of the library.
 
     Raises:
-        RuntimeError: It raised something that is no ``Exception``. A cancellation would silently end this one
-            task, since not the task was cancelled but something that the function waited for; an exit would
-            end the loop under all other tasks.
+        RuntimeError: It raised something that is no ``Exception``. If something that the function waits for
+            is cancelled, the ``CancelledError`` would silently end this task, which was not cancelled itself.
+            An exit would end the loop under all other tasks.
     """
     try:
         return await fn(*given)
@@ -74,12 +58,12 @@ async def call_user_code(fn: Callable[..., Awaitable[Any]], *given: Any) -> Any:
     except BaseException as error:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
-            raise  # nobody wants the result any more
+            raise  # this task itself is cancelled
         raise as_error(error) from error
 
 
 def as_error(ending: BaseException) -> RuntimeError:
-    """The error that replaces an ending that the user's code raised."""
+    """The error that replaces ``StopIteration``, an exit and the like."""
     text = f"{type(ending).__name__}: {ending}" if str(ending) else type(ending).__name__
     # With the frames of the function, which messages from workers show too.
     return RuntimeError(f"the function raised {text}").with_traceback(ending.__traceback__)
@@ -87,7 +71,7 @@ def as_error(ending: BaseException) -> RuntimeError:
 
 @dataclass(slots=True)
 class _CurrentIndex:
-    """Of the current sample; see ``UserCalls``."""
+    """The index of the current sample, as ``UserCalls`` takes it."""
 
     value: int = 0
 
@@ -98,10 +82,10 @@ class _CurrentIndex:
 def call_each(
     fn: Callable[[Any], Any], block: Block, calls: Callable[[_CurrentIndex], Any]
 ) -> tuple[list[Any], list[int], list[tuple[int, Exception]]]:
-    """Call ``fn`` for each sample, whether it fails or not.
+    """Call ``fn`` for every sample, also after an error.
 
     Returns:
-        What it gave; for which samples; and the others, with the error of each.
+        The results; the indices of their samples; and the indices of the other samples, with their errors.
     """
     results: list[Any] = []
     good: list[int] = []
@@ -114,7 +98,7 @@ def call_each(
                 with errors:
                     results.append(fn(sample))
             except MemoryError:
-                raise  # no fault of the sample
+                raise  # not the sample's fault
             except Exception as error:
                 failed.append((here.value, error))
             else:
@@ -124,19 +108,18 @@ def call_each(
 
 # --- random numbers ---
 
-# The words of the key are not negative; of a negative seed it is the two's complement.
 Library: TypeAlias = Literal["numpy", "torch", "random"]
 
+# Words of a key are not negative; a negative seed becomes its two's complement.
 _WORD = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class UserCalls(UserCodeErrors):
-    """Calls of the user's function for the samples of a block, one after another; used with ``with``.
+    """A context manager for calls of the user's function for the samples of a block, one after another.
 
-    Random numbers are drawn by the sample that the function is called for. The key is (seed, epoch, operator,
-    place of the sample): nothing in it depends on where or when the call is made. So a sample gets the same
-    numbers in any process, on any thread, and again after a resume. A function that draws nothing pays one
-    ``ContextVar.set`` for each block.
+    Random numbers are keyed by (seed, epoch, operator, place of the sample): nothing in the key depends on
+    where or when the call is made. So a sample gets the same numbers in any process, on any thread, and again
+    after a resume. A function that draws nothing costs one ``ContextVar.set`` a block.
 
     Args:
         lane: As the operator was given it.
@@ -161,7 +144,7 @@ class UserCalls(UserCodeErrors):
         super().__exit__(kind, error, traceback)
 
     def rng(self, library: Library) -> Any:
-        """The generator of the sample in hand, of one of the libraries."""
+        """The generator of one of the libraries, for the current sample."""
         index = len(self._done)
         if self._rngs is None or self._rng_index != index:
             self._rngs, self._rng_index = {}, index
@@ -170,13 +153,24 @@ class UserCalls(UserCodeErrors):
         return self._rngs[library]
 
     def key(self) -> tuple[int, ...]:
-        """What the draws for the sample in hand are keyed by."""
-        return _key_of(self._lane, self._trail, len(self._done))
+        """The key of the draws for the current sample."""
+        lane, place = self._lane, self._trail.place(len(self._done))
+        # In a mixture also which component, and whether its own operator calls the function or one after it.
+        mixed = (*place.component, len(lane.component)) if place.component else ()
+        return (
+            (lane.order_seed or 0) & _WORD,
+            lane.topology.epoch,
+            lane.operator,
+            place.repetition,
+            place.number,
+            place.sample,
+            *mixed,
+        )
 
 
 _current: ContextVar[UserCalls | None] = ContextVar("asyncloader-calls", default=None)
 
-# The global generators are seeded by one thread at a time, and by this one.
+# The global generators are seeded by one thread at a time; this is the current one.
 _seeding = Lock()
 _seeding_thread: int | None = None
 
@@ -192,30 +186,30 @@ def sample_rng(library: Literal["random"]) -> random.Random: ...
 
 
 def sample_rng(library: Library = "numpy") -> np.random.Generator | torch.Generator | random.Random:
-    """The random generator of the sample that a function of the dataset is called for.
+    """Return the random generator of the sample that a function of the dataset is called for.
 
     It is keyed by (the seed of the dataset's first ``.shuffle``, or 0 without one; the epoch; the operator;
-    the shard and the sample's index in it, in a ``.repeat`` also the repetition). So a sample is augmented
-    alike whatever the number of workers, threads or coroutines and however the samples are shuffled, and
-    again after a resume; in the next epoch and repetition it is augmented otherwise. In a mixture the key has
-    also which component it is; within one the seed is that of its own first ``.shuffle``. Samples of
-    ``from_iterable`` are keyed by lane and index in it: there the number of lanes matters. Functions of
-    ``.map_batches`` and ``.filter_batches`` get that of the first sample of their chunk; which samples those
-    are goes by the number of lanes too.
+    the shard and the sample's index in it; with ``.repeat`` also the repetition). So a sample gets the same
+    augmentation for any number of workers, threads or coroutines, however the samples are shuffled, and again
+    after a resume. In another epoch or repetition it gets another one. In a mixture the component is part of
+    the key, and the seed is that of the component's own first ``.shuffle``. Samples of ``from_iterable`` are
+    keyed by lane and index in it: there the number of lanes matters. Functions of ``.map_batches`` and
+    ``.filter_batches`` get the generator of the first sample of their chunk; there the number of lanes
+    matters too, since it decides which samples are in a chunk.
 
     Args:
-        library: Whose generator: ``"numpy"``, ``"torch"`` (of the CPU) or ``"random"``. Each draws numbers
-            of its own.
+        library: Which generator: ``"numpy"``, ``"torch"`` (of the CPU) or ``"random"``. Each draws its own
+            numbers.
 
     Returns:
-        A ``numpy.random.Generator``, a ``torch.Generator`` or a ``random.Random``; the same one when called
-        again for the same sample, so that functions which call it themselves draw further numbers. NumPy
-        keeps its streams from release to release, but not always what its methods make of them.
+        A ``numpy.random.Generator``, a ``torch.Generator`` or a ``random.Random``. Further calls for the same
+        sample return the same one, so functions that call each other draw further numbers. NumPy keeps its
+        streams from release to release, but not always the results of its methods.
 
     Raises:
         RuntimeError: Called by something else, such as a ``collate_fn``, a thread that the function has
-            started, or a dataset of torch's kinds.
-        ValueError: Another library is named.
+            started, or a map-style dataset.
+        ValueError: ``library`` is none of the three.
     """
     if library not in ("numpy", "torch", "random"):
         raise ValueError(f"library should be 'numpy', 'torch' or 'random', but got library={library!r}")
@@ -226,12 +220,12 @@ def sample_rng(library: Library = "numpy") -> np.random.Generator | torch.Genera
 def sample_seeded() -> Iterator[None]:
     """Seed the global generators of NumPy, torch and ``random`` for the sample, within a ``with`` block.
 
-    For functions that draw from these, such as the transforms of torchvision: they then draw by the key of
-    ``sample_rng``. When the block is left, the generators are as they were before.
+    For functions that draw from these, such as the transforms of torchvision: their draws then have the key
+    of ``sample_rng``. After the block the generators are as they were before.
 
-    The generators are those of the whole process. One thread at a time is in such a block; what other
-    threads draw meanwhile, a training loop's without workers among them, comes from the same numbers. So
-    give the loader workers, and leave ``concurrency`` at 1. A coroutine function must not ``await`` in it.
+    The generators belong to the whole process. One thread at a time is in such a block; other threads, such
+    as a training loop without workers, draw from the same numbers meanwhile. So give the loader workers, and
+    leave ``concurrency`` at 1. A coroutine function must not ``await`` in the block.
 
     Raises:
         RuntimeError: As ``sample_rng``; or the block is entered within another one, or by two coroutines at
@@ -287,32 +281,17 @@ def _open_generator(library: Library, key: tuple[int, ...]) -> Any:
     return torch.Generator().manual_seed(seed)
 
 
-def _key_of(lane: Lane, trail: Trail, index: int) -> tuple[int, ...]:
-    place = trail.place(index)
-    # In a mixture also which component, and whether that calls the function or somebody behind it.
-    mixed = (*place.component, len(lane.component)) if place.component else ()
-    return (
-        (lane.order_seed or 0) & _WORD,
-        lane.topology.epoch,
-        lane.operator,
-        place.repetition,
-        place.number,
-        place.sample,
-        *mixed,
-    )
-
-
 # --- contexts ---
 
 
 def with_context(fn: Callable[..., Any], context: MakeContext | None, lane: Lane) -> Callable[[Any], Any]:
-    """``fn`` as a function of the sample alone, with the value of its context as the second argument.
+    """``fn`` as a function of the sample alone: its second argument is the value of ``context``.
 
-    Operators and lanes of one process that were given the same ``context`` share its value.
+    Operators and lanes of one process that have the same ``context`` share its value.
     """
     if context is None:
         return fn
-    key = id(context)  # which may not hash; the recipe keeps it alive
+    key = id(context)  # it may not be hashable; the dataset keeps it alive
     if key not in lane.services.clients:
         lane.services.clients[key] = lane.services.engine.enter(context)
     value = lane.services.clients[key]
@@ -329,38 +308,38 @@ def with_context(fn: Callable[..., Any], context: MakeContext | None, lane: Lane
 PIECE_SAMPLES = 32
 """How many samples an operator that runs the user's code takes at a time.
 
-Few enough that the first of them is handed on before a whole block of decoded images is made; enough
-that what a block costs (some 2 us) is lost among them.
+Few enough that the first is passed on before a whole block of decoded images is made; enough that the cost
+of a block (some 2 us) does not matter.
 """
 
-# What is being made should stay near the processor, whatever the memory may hold.
+# What is being made should fit into the processor's caches, even if the memory may hold more.
 _MOST_BYTES = 8 << 20
 
-# Samples of each piece that are measured, which takes some microseconds.
+# Samples of each piece whose size is measured, which takes some microseconds.
 _MEASURED = 4
 
-# A piece of brief calls may have more samples than others: as many as take so long.
+# A piece of brief calls may have more samples: as many as take this long.
 _BRIEF_S = 0.001
 _MOST_OF_BRIEF = 8
 
-# A piece of slow calls has fewer: only between pieces a closed pass is noticed.
+# A piece of slow calls has fewer samples, since a closed pass is noticed only between pieces.
 _LONG_S = 0.1
 
 
 def next_size(size: int, most: int, in_a_second: float) -> int:
-    """Samples of the piece after one of ``size``: at most twice as many, and of slow calls fewer.
+    """How many samples the next piece has: at most twice as many, and fewer if calls are slow.
 
     Args:
-        size: Of that piece.
-        most: Samples of a piece; of brief calls eight times as many.
-        in_a_second: How many calls there are.
+        size: Samples of the last piece.
+        most: Most samples of a piece; for brief calls eight times as many.
+        in_a_second: Calls per second.
     """
     brief = min(_MOST_OF_BRIEF * most, int(_BRIEF_S * in_a_second))
     return max(1, min(max(most, brief), 2 * size, int(_LONG_S * in_a_second)))
 
 
 def cut(block: Block, most: Callable[[], int]) -> Iterator[Block]:
-    """The block in pieces, each of at most ``most()`` samples at the time when it is asked for."""
+    """The block in pieces; ``most()`` is called for each, and limits its samples."""
     start = 0
     while start < len(block):
         stop = min(start + most(), len(block))
@@ -369,21 +348,21 @@ def cut(block: Block, most: Callable[[], int]) -> Iterator[Block]:
 
 
 class AdaptiveSize:
-    """How many samples an operator takes at a time: fewer, the larger those are that it has made.
+    """How many samples an operator takes at a time: fewer if the samples that it has made are large.
 
-    The first piece is one sample, and each next one at most twice the one before: what a function makes is
-    not known until it has made it.
+    The first piece is one sample, since the size of what a function makes is not known before. Each next
+    piece has at most twice the samples of the one before.
 
     Args:
-        most: Samples of a piece; of brief calls eight times as many.
-        made_bytes: Bound on what is made and not yet handed on, one piece or many.
+        most: Most samples of a piece; for brief calls eight times as many.
+        made_bytes: Bound on what is made and not yet passed on, in one piece or many.
     """
 
     def __init__(self, most: int, made_bytes: int) -> None:
         self._most = most
         self._made_bytes = made_bytes
         self._samples = 1
-        # Nothing is known of the first ones: no more of them than run at a time.
+        # The size of the first ones is unknown: only as many of them as run at a time.
         self._sample_bytes = made_bytes + 1
         self._measured = False
 
@@ -392,21 +371,21 @@ class AdaptiveSize:
         return self._samples
 
     def measure(self, made: list[Any], took_s: float | None = None) -> None:
-        """Learn from the samples that were made of a piece, and from how long that took, if it is known."""
+        """Adapt to the samples made of a piece, and to the time that this took, if it is known."""
         if not made:
             return
         seen = made[:: -(-len(made) // _MEASURED)]
         sample_bytes = bytes_of(seen) // len(seen)
-        if self._measured:  # a large one is remembered for a while, so that the size does not oscillate
+        if self._measured:  # a large one counts for a while, so that the size does not oscillate
             sample_bytes = max(sample_bytes, self._sample_bytes * 7 // 8)
         self._measured, self._sample_bytes = True, sample_bytes
         fit = min(self._made_bytes, _MOST_BYTES) // max(self._sample_bytes, 1)
         if took_s is None:
-            self._samples = max(1, min(fit, 2 * self._samples, self._most))
-            return
-        in_a_second = len(made) / max(took_s, 1e-9)
-        self._samples = max(1, min(fit, next_size(self._samples, self._most, in_a_second)))
+            size = min(2 * self._samples, self._most)
+        else:
+            size = next_size(self._samples, self._most, len(made) / max(took_s, 1e-9))
+        self._samples = max(1, min(fit, size))
 
     def may_hold(self, samples: int) -> bool:
-        """Whether so many may be made and not yet handed on, all pieces together."""
+        """Whether so many samples may be made and not yet passed on, in all pieces together."""
         return samples * self._sample_bytes <= self._made_bytes

@@ -1,19 +1,19 @@
 """A source with its operators, and sources made of several of these: components, their lanes, ``concat``.
 
-A component has a lane of its own within each lane of the whole, with another key for what is drawn there,
-another part of the budget, and places that name it. Where components come in shards, the first lane of each
-is the one behind the last shard of those before it, or the last sample where an index knows: so as many
-lanes have something as there are shards, or samples, in all.
+In each lane of the whole, every component has a lane of its own. That lane has its own key for random draws,
+its own part of the budget, and places that name the component. If components come in shards, the first lane
+of each comes after the last shard of those before it, or after their last sample if an index is known. So as
+many lanes have something as there are shards, or samples, in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from .op import Op, Source, call_of, shown
 from .shuffle import Shuffle
 from .take import Repeat, Take
 
-# So many repetitions of a component within one of the whole are told apart.
+# So many repetitions of a component within one of the whole have numbers of their own.
 _REPETITION_BITS = 20
 
 
@@ -39,10 +39,6 @@ class Recipe:
     """What a ``Dataset`` describes: a source, and the operators applied to its samples, in order.
 
     Frozen, and without I/O until it is opened; it pickles if the user's functions do.
-
-    Args:
-        source: Where the samples come from.
-        ops: What is done to them.
     """
 
     source: Source
@@ -73,17 +69,17 @@ class Recipe:
 
     @property
     def all_ops(self) -> tuple[Op, ...]:
-        """Its operators, after those of all recipes that it is made of."""
+        """Its operators, after those of all components."""
         return (*chain.from_iterable(recipe.all_ops for recipe in components_of(self.source)), *self.ops)
 
     @property
     def has_context(self) -> bool:
-        """Whether a context manager of the user's has to be left at the end of a pass."""
+        """Whether a context manager of the user has to be left at the end of a pass."""
         return any(getattr(op, "context", None) is not None for op in self.all_ops)
 
     @property
     def runs_on_threads(self) -> bool:
-        """Whether an operator calls the user's functions on threads of its own."""
+        """Whether an operator calls the user's functions on its own threads."""
         return any(isinstance(op, Map) and op.concurrency > 1 for op in self.all_ops)
 
     def describe(self) -> dict[str, Any]:
@@ -92,15 +88,15 @@ class Recipe:
 
 
 def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
-    return _handed_on(lane.stopwatch.timed(source.stage, source.open(start, lane)), lane)
+    return _timed(source.stage, source.open(start, lane), lane)
 
 
 def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-    blocks = op.open(upstream, start, replace(lane, operator=number))
-    return _handed_on(lane.stopwatch.timed(shown(op), blocks), lane)
+    return _timed(shown(op), op.open(upstream, start, replace(lane, operator=number)), lane)
 
 
-def _handed_on(blocks: Blocks, lane: Lane) -> Blocks:
+def _timed(stage: str, blocks: Blocks, lane: Lane) -> Blocks:
+    blocks = lane.stopwatch.timed(stage, blocks)
     return _singly(blocks) if lane.singly else blocks
 
 
@@ -112,12 +108,7 @@ def _singly(blocks: Blocks) -> Blocks:
 
 @dataclass(frozen=True)
 class Composed:
-    """A source over several recipes; see ``ops.op.Source``.
-
-    Args:
-        names: Of the components.
-        recipes: The components.
-    """
+    """A source made of several components; see ``Source``."""
 
     names: tuple[str, ...]
     recipes: tuple[Recipe, ...]
@@ -147,7 +138,7 @@ class Composed:
                 component=(*lane.component, self.drawn_as(number)),
                 order_seed=self._order_seed(number, lane.order_seed),
                 budget=portion,
-                # Nobody follows what goes along with the samples of another component.
+                # An audit follows one of the components that are put together.
                 leaves_out=lane.leaves_out if self.drawn_as(number) == number else None,
             ),
             portion,
@@ -169,11 +160,11 @@ class Composed:
         )
 
     def drawn_as(self, number: int) -> int:
-        """What tells the draws of a component from those of another; the same for those that draw alike."""
+        """The number that seeds a component's draws; components with the same number draw the same."""
         return number
 
     def places_at(self, position: Position, deal: Deal) -> list[Place]:
-        """Where each component goes on of which anything was taken."""
+        """Where each component continues, if anything of it was taken."""
         return [
             place
             for number, inside in self.positions_of(position).items()
@@ -181,7 +172,7 @@ class Composed:
         ]
 
     def positions_of(self, position: Position) -> dict[int, Position]:
-        """Where the components stand of which anything was taken, and more may be."""
+        """The positions of the components that were begun and have not ended."""
         gone = position.get("gone", ())
         of = {int(number): inside for number, inside in position.get("of", {}).items()}
         return {number: inside for number, inside in of.items() if number not in gone}
@@ -193,18 +184,18 @@ class Composed:
         return {"source": self.kind, "components": components}
 
     def first_lane(self, number: int) -> int:
-        """The lane that is a component's first: behind those that the ones before it are dealt to."""
+        """The first lane of a component: the one after the lanes that the components before it have."""
         counts = self.lane_counts()
         return 0 if counts[number] is None else sum(count or 0 for count in counts[:number])
 
     @property
     def most_lanes(self) -> int | None:
-        """Those of all components together; None if that is not known of one."""
+        """The sum of those of the components; None if one of them is unknown."""
         counts = [count for count in self.lane_counts() if count is not None]
         return sum(counts) if len(counts) == len(self.recipes) else None
 
     def lane_counts(self) -> list[int | None]:
-        """How many lanes can have something of each component, None where that is not known."""
+        """How many lanes can have something of each component, None if that is not known."""
         return [recipe.source.most_lanes for recipe in self.recipes]
 
     def endless(self) -> list[bool]:
@@ -217,7 +208,7 @@ class Composed:
         return any(self.endless())
 
     def _order_seed(self, number: int, outer: int | None) -> int | None:
-        """A component without a shuffle has its shards shuffled by one behind the mixture, as others have."""
+        """A component without a ``.shuffle`` of its own has its shards permuted by one after the mixture."""
         own = self.recipes[number].order_seed
         return outer if own is None else own
 
@@ -227,13 +218,13 @@ class Composed:
 
 
 def of_component(number: int, provenance: Provenance) -> Provenance:
-    """What a component's samples say, for those around it, where it has a number."""
+    """The provenance of a component's samples, with the component's number."""
     origins = [origin._replace(component=(number, *origin.component)) for origin in provenance.origins]
     return provenance._replace(origins=origins)
 
 
 def is_endless(recipe: Recipe) -> bool:
-    """Whether a recipe is known to go on for ever."""
+    """Whether the samples are known to be endless."""
     endless = isinstance(recipe.source, Composed) and recipe.source.is_endless
     for op in recipe.ops:
         endless = (endless or op == Repeat(None)) and not isinstance(op, Take)
@@ -241,21 +232,21 @@ def is_endless(recipe: Recipe) -> bool:
 
 
 def components_of(source: object) -> tuple[Recipe, ...]:
-    """The recipes that a source is made of; none for the others."""
+    """What a source is made of; nothing for a source that is not composed."""
     return source.recipes if isinstance(source, Composed) else ()
 
 
 def places_of(recipe: Recipe, position: Position, deal: Deal) -> list[Place]:
-    """The samples that the one lane of ``deal`` reads on from when a recipe is opened at ``position``.
+    """The samples at which the one lane of ``deal`` continues when it is opened at ``position``.
 
-    Of several components one each; none at the end.
+    With several components, one of each; none at the end.
     """
     return recipe.source.places_at(*innermost(recipe, position, deal))
 
 
 def innermost(recipe: Recipe, position: Position, deal: Deal) -> tuple[Position, Deal]:
-    """The position of the recipe's source, and the lane in the repetition that it is in."""
-    # Each operator's position is around that of what comes before it, the source's innermost.
+    """The position of the source, and the lane in the repetition that it is in."""
+    # An operator's position contains that of the stage before it; the source's is innermost.
     repeats = [op.times or 1 for op in recipe.ops if isinstance(op, Repeat)]
     while "from" in position and not position.keys() & {"shard", "component"}:
         if "repetition" in position:
@@ -266,67 +257,42 @@ def innermost(recipe: Recipe, position: Position, deal: Deal) -> tuple[Position,
 
 
 def leaves_of(recipe: Recipe) -> list[Source]:
-    """The sources that are made of no others."""
+    """The sources that are not made of others."""
     inner = components_of(recipe.source)
     return [source for part in inner for source in leaves_of(part)] if inner else [recipe.source]
 
 
 def counted_names(source: object) -> tuple[str, ...]:
-    """The names of the components whose samples are counted each for itself."""
+    """The names of the components whose samples are counted separately."""
     return source.names if isinstance(source, Composed) and source.is_counted else ()
 
 
 def repeated(outer: int, inner: int) -> int:
-    """One number for a repetition inside of another one, which has no end that is known."""
+    """One number for a repetition inside of another one, whose length is not known."""
     return (outer << _REPETITION_BITS) + inner
 
 
-# One component in one lane, read in the pieces that the whole takes of it.
+# --- one component in one lane ---
 
-
-class ComponentMark:
-    """The position behind a sample, worked out once, if somebody asks.
-
-    Args:
-        trail: Of the sample's block.
-        index: Of the sample in it.
-    """
-
-    __slots__ = ("_found", "_index", "_trail")
-
-    def __init__(self, trail: Trail, index: int) -> None:
-        self._trail: Trail | None = trail
-        self._index = index
-        self._found: Position = START
-
-    @classmethod
-    def at(cls, position: Position) -> ComponentMark:
-        """One that is known."""
-        mark = cls.__new__(cls)
-        mark._trail, mark._index, mark._found = None, 0, position
-        return mark
-
-    def position(self) -> Position:
-        if self._trail is not None:
-            self._found, self._trail = self._trail.after(self._index), None
-        return self._found
+Mark: TypeAlias = Callable[[], Position]
+"""Computes the position after a sample, once."""
 
 
 class Feed:
-    """One component in one lane: its blocks, pulled when they are due, and taken in pieces.
+    """One component in one lane: its blocks, which are pulled when they are due and taken in pieces.
 
     Args:
-        source: The whole, in which the component is known by its number.
-        number: Of the component.
+        source: The whole.
+        number: Of the component in it.
         lane: Of the whole.
         share: See ``Composed.lane_of``.
-        saved: Where the component goes on; None if nothing was taken of it before.
-        begins_anew: Whether it may, so that positions say which repetition they are in.
+        saved: Where the component continues; None if nothing of it was taken before.
+        begins_anew: Whether it may be repeated. Positions then have the number of the repetition.
 
     Attributes:
         held: How many samples are here.
-        mark: Where it goes on behind the last sample that was taken; None before the first one.
-        repetition: How often it has begun anew.
+        mark: The position after the last sample that was taken; None before the first one.
+        repetition: How often it was repeated.
     """
 
     def __init__(
@@ -338,26 +304,24 @@ class Feed:
         saved: Position | None,
         begins_anew: bool = False,
     ) -> None:
-        self._recipe = source.recipes[number]
-        self._name = source.names[number]
-        self._kind = source.kind
+        self._source, self._number = source, number
         self._lane, self._portion = source.lane_of(number, lane, share)
         self._blocks: Blocks | None = None
         self._held: Block | None = None
         self.held = 0
         self._begins_anew = begins_anew
-        self.mark = None if saved is None else ComponentMark.at(saved)
+        self.mark: Mark | None = None if saved is None else partial(dict, saved)
         self.repetition: int = (saved or START).get("repetition", 0)
 
     def pull(self) -> bool:
-        """Wait for the next block, when nothing is held; says whether there is one."""
+        """Wait for the next block, when nothing is held; return whether there is one."""
         self._portion.wait()
         try:
             if self._blocks is None:
-                self._blocks = self._open(START if self.mark is None else self.mark.position())
+                self._blocks = self._open(START if self.mark is None else self.mark())
             self._held = next(self._blocks, None)
         except Exception as error:
-            add_note(error, f"in component {self._name!r} of {self._kind}")
+            add_note(error, f"in component {self._source.names[self._number]!r} of {self._source.kind}")
             raise
         self.held = 0 if self._held is None else len(self._held)
         return self._held is not None
@@ -371,11 +335,11 @@ class Feed:
         part = block.part(first, first + count) if count < len(block) else block
         if not self.held:
             self._held = None
-        self.mark = ComponentMark(part.trail, count - 1)
+        self.mark = cache(partial(part.trail.after, count - 1))
         return part
 
     def begin_anew(self) -> None:
-        """Go on with the next repetition from its beginning; shuffles draw anew in it."""
+        """Continue with the next repetition from its beginning; shuffles draw another order in it."""
         self.close()
         self.repetition += 1
 
@@ -389,21 +353,50 @@ class Feed:
         lane = self._lane
         if self._begins_anew:
             lane = lane.repeated(repeated(lane.repetition, self.repetition))
-            # A position in the repetition before is of one that is over.
+            # A position in the repetition before is no longer of use.
             start = start.get("from", START) if start.get("repetition") == self.repetition else START
-        with closing(self._recipe.open(start, lane)) as blocks:
+        with closing(self._source.recipes[self._number].open(start, lane)) as blocks:
             for block in blocks:
                 if self._begins_anew:
                     block = block.follow(NestedTrail(block.trail, {"repetition": self.repetition}))
                 yield block
 
 
-# The source that reads several recipes one after another, in each lane for itself.
+@dataclass(slots=True)
+class ComponentTrail(Trail):
+    """Of samples that come from one component; subclasses have their positions.
+
+    Args:
+        trail: Of its samples.
+        number: Of the component.
+    """
+
+    trail: Trail
+    number: int
+
+    def after(self, index: int) -> Position:
+        raise NotImplementedError
+
+    def place(self, index: int) -> Place:
+        return self.trail.place(index)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full(len(indices), self.number)
+
+    def provenance(self, indices: Indices) -> Provenance:
+        return of_component(self.number, self.trail.provenance(indices))
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        found, order = self.trail.table()
+        return of_component(self.number, found), order
+
+
+# --- components one after another ---
 
 
 @dataclass(frozen=True, repr=False)
 class Concat(Composed):
-    """Samples of several recipes: those that a lane has of the first, then those of the second, and so on."""
+    """The samples that a lane has of the first component, then those of the second, and so on."""
 
     kind = "concat"
 
@@ -425,29 +418,8 @@ class Concat(Composed):
 
 
 @dataclass(slots=True)
-class _ConcatTrail(Trail):
-    """Positions inside a block of one component.
-
-    Args:
-        trail: Of its samples.
-        number: Of the component.
-    """
-
-    trail: Trail
-    number: int
+class _ConcatTrail(ComponentTrail):
+    """Positions inside a block of one component."""
 
     def after(self, index: int) -> Position:
         return {"component": self.number, "from": self.trail.after(index)}
-
-    def place(self, index: int) -> Place:
-        return self.trail.place(index)
-
-    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.full(len(indices), self.number)
-
-    def provenance(self, indices: Indices) -> Provenance:
-        return of_component(self.number, self.trail.provenance(indices))
-
-    def table(self) -> tuple[Provenance, tuple[int, ...]]:
-        found, order = self.trail.table()
-        return of_component(self.number, found), order

@@ -1,12 +1,12 @@
 """The dataset: where samples come from and what is done to them. Frozen, picklable, does no I/O.
 
-``from_urls`` and ``from_iterable`` (``recipes``) begin one; each operator gives a new one. A dataset is only
-a description; the loader runs it, in as many lanes and processes as it likes.
+``from_urls`` and ``from_iterable`` make one, and each operator makes a new one of it. A dataset is only a
+description; the loader runs it, in several lanes and processes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,13 +27,14 @@ from .op import Op, Source, is_async
 from .renamed import OPERATORS, missing
 from .shards import Shards, open_survey
 from .shuffle import Shuffle
+from .sources import Iterables, Make
 from .take import Repeat, Take
 from .zipped import Zipped
 
-# Samples of a shuffle window where nothing is said.
+# Samples of a shuffle window by default.
 _WINDOW = 1000
 
-# Of shards, in flight for a look at their first samples: some parts of them at once.
+# Bytes of shards in flight for ``head``: some parts of them at once.
 _HEAD_READ_BYTES = 32 << 20
 
 
@@ -42,7 +43,7 @@ class Dataset:
     """A source of samples, and the operators applied to them, in order.
 
     Make one with ``from_urls`` or ``from_iterable``. It never changes: each operator returns a new one.
-    It pickles if the functions given to it do (workers get it by cloudpickle, so lambdas are fine).
+    It pickles if the functions given to it do. Workers get it by cloudpickle, so lambdas work.
     """
 
     _recipe: Recipe
@@ -50,8 +51,8 @@ class Dataset:
     def __post_init__(self) -> None:
         if not isinstance(self._recipe, Recipe):
             raise TypeError(
-                "a dataset is made by from_urls, from_iterable and the like, not by al.Dataset(...); "
-                "map-style data of your own goes to DataLoader as it is"
+                "a dataset is made by from_urls, from_iterable and similar functions, not by "
+                "al.Dataset(...); give map-style data of your own to DataLoader as it is"
             )
 
     def __repr__(self) -> str:
@@ -63,16 +64,19 @@ class Dataset:
         """Replace each sample by ``fn(sample)``, keeping the order.
 
         Args:
-            fn: A plain function, or a coroutine function, whose calls run on the loader's event loop
-                and go on while the consumer computes.
-            concurrency: How many calls at a time, in each lane. 1, so that a function that is not
-                thread-safe is right by default. Coroutines overlap their waiting; plain functions run
-                on threads, which pays where they release the GIL.
-            context: Makes an asynchronous context manager, such as ``aiohttp.ClientSession`` or a function
-                under ``@asynccontextmanager``. It is entered on the loader's event loop, once in each
-                process and pass, and ``fn`` is called as ``fn(sample, value)`` with what it gave. It is
-                left when the pass ends, however it ends, after the last call. Maps that are given the
-                same ``context`` share it.
+            fn: A plain function or a coroutine function. Calls of a coroutine function run on the loader's
+                event loop, also while the consumer computes.
+            concurrency: How many calls run at a time, in each lane. 1 by default, since a function may not be
+                thread-safe. Coroutines overlap their waiting; plain functions run on threads, which helps if
+                they release the GIL.
+            context: A function that makes an asynchronous context manager, such as ``aiohttp.ClientSession``
+                or a function under ``@asynccontextmanager``. It is entered on the loader's event loop, once
+                in each process and pass, and ``fn`` is called as ``fn(sample, value)`` with its value. It is
+                left after the last call, also when the pass ends early or with an error. Maps that are given
+                the same ``context`` share its value.
+
+        Returns:
+            A new dataset.
 
         Raises:
             TypeError: ``fn`` or ``context`` cannot be called.
@@ -85,7 +89,11 @@ class Dataset:
         """Keep the samples for which ``predicate(sample)`` is true.
 
         Args:
-            predicate: A plain function that gives the same answer when asked again.
+            predicate: A plain function. It must return the same for the same sample, since it is called for
+                some samples a second time after a resume.
+
+        Returns:
+            A new dataset.
 
         Raises:
             TypeError: ``predicate`` cannot be called, or is a coroutine function.
@@ -99,53 +107,63 @@ class Dataset:
         batch_size: int,
         concurrency: int = 1,
     ) -> Dataset:
-        """Replace ``batch_size`` consecutive samples at a time by ``fn(columns)``, keeping the order.
+        """Replace chunks of ``batch_size`` consecutive samples by ``fn(columns)``, keeping the order.
 
         Args:
             fn: A plain function of a dict with a column for each field: an array ``(n, ...)``, an
                 ``al.Ragged`` for sequences, or a list of strings, bytes or objects. It returns such a mapping
-                of as many samples, which may be that dict, changed; lists and tensors in it are made
-                columns. It must not write into the columns, whose arrays are read-only, and must give the
-                same result when called again, since resuming inside a chunk does.
-            batch_size: How many samples the function gets; fewer at the end of a lane. Without a default,
-                since it is part of what the function is given, and has nothing to do with the loader's.
-            concurrency: How many calls at a time, in each lane, on threads: pays where they release the GIL,
-                as tokenizers and NumPy do.
+                for the same number of samples; that may be the given dict, changed. Lists and tensors in it
+                become columns. The arrays of columns are read-only. It must return the same for the same
+                chunk, since it is called for a chunk a second time after a resume inside it.
+            batch_size: How many samples the function gets; fewer at the end of a lane. It has no default,
+                since results may depend on it. It is independent of the loader's ``batch_size``.
+            concurrency: How many calls run at a time, in each lane, on threads. This helps if they release
+                the GIL, as tokenizers and NumPy do.
+
+        Returns:
+            A new dataset.
 
         Raises:
             TypeError: ``fn`` cannot be called, or is a coroutine function. While iterating: samples are no
                 mappings, or ``fn`` returns something else than columns.
             ValueError: ``batch_size`` or ``concurrency`` is below 1. While iterating: the fields differ from
-                sample to sample, or a column is not of as many samples.
+                sample to sample, or a column has another number of samples.
         """
         return self._with(MapBatches(fn, batch_size, concurrency))
 
     def filter_batches(self, predicate: Callable[[dict[str, Any]], Any], *, batch_size: int) -> Dataset:
-        """Keep of ``batch_size`` consecutive samples at a time those that ``predicate(columns)`` is true for.
+        """Keep those samples of each chunk of ``batch_size`` that ``predicate(columns)`` selects.
 
         Args:
-            predicate: A plain function of a dict of columns, as ``map_batches`` has it, that returns a
-                boolean mask ``(n,)``: an array, a tensor or a list. It gives the same one when asked again.
+            predicate: A plain function of a dict of columns, as for ``map_batches``. It returns a boolean
+                mask ``(n,)``, true for the samples to keep: an array, a tensor or a list. It must return the
+                same for the same chunk, since it is called a second time after a resume inside the chunk.
             batch_size: How many samples the function gets; fewer at the end of a lane.
+
+        Returns:
+            A new dataset.
 
         Raises:
             TypeError: ``predicate`` cannot be called, or is a coroutine function. While iterating: samples
                 are no mappings.
             ValueError: ``batch_size`` is below 1. While iterating: the fields differ from sample to sample,
-                or the answer is no such mask.
+                or the result is no such mask.
         """
         return self._with(FilterBatches(predicate, batch_size))
 
     def shuffle(self, window: int | None = None, *, seed: int = 0, buffer_size: int | None = None) -> Dataset:
         """Permute the shards, and the samples within windows of ``window`` samples.
 
-        The order is a function of the seed, the epoch and the number of lanes alone.
+        The order depends on the seed, the epoch and the number of lanes alone.
 
         Args:
             window: Samples per window; each lane holds up to two windows in memory. 1,000 by default, as in
                 Hugging Face's ``datasets``: some hundred MB of encoded images.
-            seed: 0, so that each run can be repeated.
+            seed: 0 by default, so that each run can be repeated.
             buffer_size: Another name of ``window``.
+
+        Returns:
+            A new dataset.
 
         Raises:
             TypeError: Both ``window`` and ``buffer_size`` are given.
@@ -159,20 +177,33 @@ class Dataset:
     def select_columns(self, *fields: str) -> Dataset:
         """Keep only the named fields of each sample, in this order.
 
+        Args:
+            fields: Names, one or more.
+
+        Returns:
+            A new dataset.
+
         Raises:
             TypeError: A name is no string.
             ValueError: No field is named.
-            KeyError: While iterating: a sample lacks one.
+            KeyError: While iterating: a sample lacks a field.
         """
         return self._with(Select(fields))
 
     def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Dataset:
         """Give fields other names: ``rename({"jpg": "image"})`` or ``rename(jpg="image")``.
 
+        Args:
+            names: Old names with new ones; for names that are no keywords of Python.
+            more: The same, as keyword arguments.
+
+        Returns:
+            A new dataset.
+
         Raises:
             TypeError: A name is no string.
             ValueError: No field is named, or two would get the same name.
-            KeyError: While iterating: a sample lacks one.
+            KeyError: While iterating: a sample lacks a field.
         """
         return self._with(Rename(tuple({**(names or {}), **more}.items())))
 
@@ -181,22 +212,32 @@ class Dataset:
     ) -> Dataset:
         """Decode the usual fields by their extension: ``json``, ``txt``, ``cls``, ``npy``, images.
 
-        Files of Hugging Face's data sets, ``{"bytes": ..., "path": ...}``, go by their content, if they are
-        images, or by their path's extension. Nothing is ever unpickled. Unknown extensions stay bytes.
+        Files of Hugging Face's data sets, ``{"bytes": ..., "path": ...}``, are decoded by their content if
+        they are images, and by their path's extension otherwise. Pickles are never loaded. Fields with an
+        unknown extension stay bytes.
 
         Args:
-            handlers: By extension; added to the usual ones, in place of those of the same name.
-            concurrency: How many samples at a time, on threads; pays for images.
+            handlers: Functions of bytes, by extension. They are added to the usual ones, or replace them.
+            concurrency: How many samples are decoded at a time, on threads. More than 1 helps for images.
+
+        Returns:
+            A new dataset.
 
         Raises:
             TypeError: ``handlers`` is no mapping, or holds something else than functions by extension.
             ValueError: ``concurrency`` is below 1.
-            FormatError: While iterating: a field does not decode; names field and key.
+            FormatError: While iterating: a field cannot be decoded; names field and key.
         """
         return self._with(Map(partial(decode_sample, handlers=handlers_with(handlers)), concurrency))
 
     def repeat(self, times: int | None = None) -> Dataset:
-        """The samples so far ``times`` times over in each epoch, shuffled anew; None: for ever.
+        """Repeat the samples so far ``times`` times in each epoch, in a new order each time if shuffled.
+
+        Args:
+            times: How often; None: for ever.
+
+        Returns:
+            A new dataset.
 
         Raises:
             ValueError: ``times`` is below 1.
@@ -204,7 +245,13 @@ class Dataset:
         return self._with(Repeat(times))
 
     def take(self, count: int) -> Dataset:
-        """Only the first ``count`` samples, dealt evenly to the lanes.
+        """Keep only ``count`` samples: each lane keeps the first of its own, an equal part of the count.
+
+        Args:
+            count: How many samples all lanes keep together.
+
+        Returns:
+            A new dataset.
 
         Raises:
             ValueError: ``count`` is below 1.
@@ -212,18 +259,20 @@ class Dataset:
         return self._with(Take(count))
 
     def head(self, n: int = 5) -> list[Any]:
-        """The first ``n`` samples, to look at: those of epoch 0 in one lane, made in this process.
+        """Return the first ``n`` samples, to look at: those of epoch 0 in one lane, made in this process.
 
-        Functions of the dataset are called for as many samples as are wanted, and no more; a ``.shuffle``
-        fills its first window. Everything is closed when it returns. It blocks: in a coroutine, call it on
-        a thread.
+        Functions of the dataset are called only for as many samples as are needed; a ``.shuffle`` fills its
+        first window. Everything is closed when it returns. It blocks: in a coroutine, call it on a thread.
 
         Args:
-            n: How many; fewer come if the dataset has fewer.
+            n: How many.
+
+        Returns:
+            The samples, in order; fewer than ``n`` if the dataset has fewer.
 
         Raises:
             ValueError: ``n`` is below 1.
-            Exception: Whatever a loader would raise: of a store, of a format, of a function.
+            Exception: What a loader would raise: an error of a store, of a format, of a function.
         """
         n = as_count("n", n)
         samples: list[Any] = []
@@ -239,13 +288,16 @@ class Dataset:
         return samples
 
     def class_names(self, column: str) -> list[str]:
-        """The names of the classes that a column of labels numbers, from 0 on.
+        """Return the names of the classes of a column of labels, in the order of the labels from 0 on.
 
-        Hugging Face's ``datasets`` notes them (``ClassLabel``) in the Parquet files that it writes; the first
-        shard is asked for its footer. It blocks: in a coroutine, call it on a thread.
+        Hugging Face's ``datasets`` writes them (``ClassLabel``) to its Parquet files; they are read from the
+        footer of the first shard. It blocks: in a coroutine, call it on a thread.
 
         Args:
-            column: As the shards call it, whatever ``.rename`` makes of it.
+            column: Its name in the shards, whatever ``.rename`` makes of it.
+
+        Returns:
+            The names.
 
         Raises:
             ValueError: The dataset is not of Parquet shards, or the column has no such names; the message
@@ -265,7 +317,7 @@ class Dataset:
         return [*found[column]]
 
     def __iter__(self) -> Iterator[Any]:
-        """A dataset is no stream yet: raises TypeError, which says how to make one."""
+        """Raise TypeError: a dataset is iterated by a loader; the message says how to make one."""
         raise TypeError(
             "a dataset is not iterated itself, a loader runs it: for sample in DataLoader(ds.take(1), "
             "batch_size=None), or a batch_size for batches; ds.head(5) gives the first samples as a list. A "
@@ -273,7 +325,7 @@ class Dataset:
             "instead (transformers: ignore_data_skip=True)"
         )
 
-    if not TYPE_CHECKING:  # which would take them for what a recipe has
+    if not TYPE_CHECKING:  # type checkers should report unknown attributes, and these exist only to raise
 
         def __init_subclass__(cls, **_: object) -> None:
             raise TypeError(
@@ -287,8 +339,8 @@ class Dataset:
 
         def __len__(self) -> int:
             raise TypeError(
-                "a dataset has no length: len(DataLoader(ds, batch_size)) is the number of batches, where a "
-                "index tells how many samples there are"
+                "a dataset has no length: with an index, len(DataLoader(ds, batch_size)) is the number of "
+                "batches"
             )
 
         def __getitem__(self, index: object) -> Any:
@@ -297,7 +349,7 @@ class Dataset:
             )
 
         def __bool__(self) -> bool:
-            return True  # where Python would ask for the length
+            return True  # otherwise Python would call __len__
 
     def _with(self, op: Op) -> Dataset:
         return Dataset(replace(self._recipe, ops=(*self._recipe.ops, op)))
@@ -309,11 +361,61 @@ def dataset_of(source: Source) -> Dataset:
 
 
 def recipe_of(dataset: Dataset) -> Recipe:
-    """What a dataset describes, for those that read it."""
+    """The source and the operators of a dataset."""
     return dataset._recipe
 
 
-# Datasets made of datasets: mixed, one after another, or side by side.
+# --- datasets of iterables ---
+
+
+class AsyncIterableDataset:
+    """A source of your own: subclass it and write ``async def __aiter__(self)`` as a generator.
+
+    It is iterated once for each lane and epoch, and must yield only that lane's part: call
+    ``get_topology()`` before the first sample. If it does not and there is more than one lane, an error is
+    raised. Pass it to the loader as it is, or to ``from_iterable`` to add operators.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        raise TypeError(f"{type(self).__name__} should define __aiter__ as an asynchronous generator")
+
+
+def from_iterable(
+    make: Make | Callable[[], Iterable[Any] | AsyncIterable[Any]] | Iterable[Any] | AsyncIterable[Any],
+) -> Dataset:
+    """Make a dataset over iterables of your own, plain or asynchronous.
+
+    Args:
+        make: A function of a ``Topology`` that returns the iterable of one lane, such as
+            ``lambda topology: topology.split(range(1000))``; or an iterable object that calls
+            ``get_topology()`` when it is iterated. Of a list, a tuple or another sequence each lane takes its
+            part. A function without a parameter works for one lane, and for several if it calls
+            ``get_topology()``. While a function or an object is iterated, torch's worker info says
+            worker 0 of 1, so that a library inside it does not split a lane's part once more. An object that
+            uses both raises a ``RuntimeError``, since its samples might come twice.
+
+    Returns:
+        The dataset, without operators. Nothing is iterated yet.
+
+    Raises:
+        TypeError: ``make`` is neither.
+    """
+    if isinstance(make, Dataset):
+        raise TypeError("from_iterable should get an iterable, but got a dataset: use that as it is")
+    if isinstance(make, AsyncIterator) or (hasattr(make, "__next__") and not callable(make)):
+        raise TypeError(
+            f"from_iterable should get something that can be iterated in every epoch, but got "
+            f"{type(make).__name__}, which can be iterated only once; pass a function that makes one"
+        )
+    if not callable(make) and not isinstance(make, Iterable | AsyncIterable):
+        raise TypeError(
+            "from_iterable should get an iterable or a function that makes one, "
+            f"but got {type(make).__name__}"
+        )
+    return dataset_of(Iterables(make))
+
+
+# --- datasets made of datasets: mixed, one after another, or side by side ---
 
 
 def mix(
@@ -323,32 +425,35 @@ def mix(
     seed: int = 0,
     stop: Stop = "first",
 ) -> Dataset:
-    """A dataset that mixes the samples of others, which may be of any source, format and operators.
+    """Make a dataset that mixes the samples of others, which may have any source, format and operators.
 
-    Each lane draws from its part of each component, by a schedule that is a function of (weights, seed,
-    epoch, lane) alone. After any number of draws in a lane each of up to four components is within one sample
-    of its weight's part, of more of them within two.
+    Each lane draws from its part of each component, by a schedule that depends on (weights, seed, epoch,
+    lane) alone. After any number of draws in a lane each of up to four components is within one sample of its
+    weight's part; with more components, within two.
 
     Args:
-        components: The datasets, in a list, or by the names that messages and statistics call them.
-        weights: How often each is drawn, as numbers whose sum does not matter: in the order of the components
-            or by their names. They may change from epoch to epoch: then a mapping of epochs to weights that
-            count from that epoch on, as in ``{0: [1, 0], 3: [1, 1]}``, or a function of the epoch. A
-            component with weight 0 is not read in that epoch. None: all equal, whatever their sizes.
-        seed: Draws the schedule. 0, so that a run can be repeated without anybody having thought of it.
-        stop: When a lane ends. A component of which the lane has nothing is passed over in each case, and the
-            weights of the others count among themselves.
+        components: The datasets: in a list, or by names, which messages and statistics then use.
+        weights: How often each is drawn, as numbers with any sum: in the order of the components or by their
+            names. For weights that change, give a mapping of epochs to the weights from that epoch on, such
+            as ``{0: [1, 0], 3: [1, 1]}``, or a function of the epoch. A component with weight 0 is not read
+            in that epoch. None: all equal, whatever their sizes.
+        seed: Draws the schedule. 0 by default, so that each run can be repeated.
+        stop: When a lane ends. In each case, a component without samples in the lane is skipped, and the
+            weights of the others apply among themselves.
 
-            ``"first"``: when a component is due that has run dry; or when all that the lane has are endless
-            and others are not. No sample comes twice and the weights hold to the end, at the price of those
-            that are left over. The default, since it changes nothing unasked.
+            ``"first"``: when a component that is due has ended; or when all that the lane has are endless
+            and others are not. No sample comes twice and the weights hold to the end; the remaining samples
+            of the others are left out. The default, since it repeats no sample and keeps the weights.
 
-            ``"all"``: when all have run dry. One that has is left out, and the weights of the others count
-            among themselves: every sample once.
+            ``"all"``: when all have ended. One that has ended is left out, and the weights of the others
+            apply among themselves: every sample comes once.
 
-            ``"repeat"``: when every component was read once to its end. Until then one that has run dry
-            begins anew, shuffled anew, as ``.repeat`` does: the weights hold to the end and every sample
-            comes.
+            ``"repeat"``: when every component was read once to its end. Until then one that has ended starts
+            again, in a new order if it is shuffled, as with ``.repeat``: the weights hold to the end and
+            every sample comes.
+
+    Returns:
+        The dataset.
 
     Raises:
         TypeError: A component is no dataset, a name no string, ``seed`` no int, or ``weights`` hold something
@@ -366,11 +471,15 @@ def mix(
 
 
 def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
-    """A dataset of the samples of others, one after another: in each lane all that it has of the first, then
-    all that it has of the second, and so on.
+    """Make a dataset of the samples of others, one after another.
+
+    Each lane reads all that it has of the first, then all that it has of the second, and so on.
 
     Args:
-        components: The datasets, in a list, or by the names that messages and statistics call them.
+        components: The datasets: in a list, or by names, which messages and statistics then use.
+
+    Returns:
+        The dataset.
 
     Raises:
         TypeError: A component is no dataset, or a name no string.
@@ -380,21 +489,24 @@ def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
 
 
 def zip_datasets(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool = True) -> Dataset:
-    """A dataset whose samples are made of a sample of each of others: the first of each, the second of each,
-    ...
+    """Make a dataset that joins the first samples of others to one, then their second samples, and so on.
 
-    Lanes are dealt the shards of all components alike, so shards of the same place in their lists belong
-    together: give as many of each, with as many samples. Components that are shuffled with the same window
-    and seed stay side by side, and ``al.sample_rng()`` draws alike for the samples of one place in all of
-    them.
+    Lanes are dealt the shards of all components in the same way, so shards at the same place of their lists
+    belong together: give the same number of shards, with the same numbers of samples. Components that are
+    shuffled with the same window and seed stay side by side, and ``al.sample_rng()`` draws the same for the
+    samples of one place in all of them.
 
     Args:
-        components: The datasets: by names, then a sample is a dict with each component's sample under its
-            name; or in a list, then it is a dict of the fields of all, which must have none in common but
-            ``__key__`` and ``__url__``. Those are the first one's; keys must be equal.
-        strict: Whether it is an error that a component has more samples in a lane than another one. False:
-            the one that ends first ends the lane, and the rest of the others is left out. True, so that
-            nothing is lost unasked: components of unequal length were often not put together as was meant.
+        components: The datasets. With names, a sample is a dict with each component's sample under its
+            name. In a list, a sample is a dict of the fields of all, which must have no field in common but
+            ``__key__`` and ``__url__``; these are the first one's, and keys must be equal.
+        strict: Whether it is an error if a component has more samples in a lane than another one. False:
+            the component that ends first ends the lane, and the remaining samples of the others are left
+            out. True by default, so that no sample is lost unnoticed: components of unequal length are often
+            paired wrongly.
+
+    Returns:
+        The dataset.
 
     Raises:
         TypeError: A component is no dataset, or a name no string. While iterating: samples are no mappings,
@@ -418,20 +530,20 @@ def _named(
             f"{type(components).__name__}"
         )
     if isinstance(components, Mapping):
-        recipes = dict(components)
+        named = dict(components)
     else:
-        recipes = {str(number): recipe for number, recipe in enumerate(components)}
-    if not recipes:
+        named = {str(number): dataset for number, dataset in enumerate(components)}
+    if not named:
         raise ValueError(f"{what} should get at least one dataset, but got none")
-    for name, recipe in recipes.items():
+    for name, dataset in named.items():
         if not isinstance(name, str):
             raise TypeError(f"{what} should get names that are strings, but got {name!r}")
-        if not isinstance(recipe, Dataset):
+        if not isinstance(dataset, Dataset):
             raise TypeError(
                 f"{what} should get datasets, as from_urls and from_iterable make them, but got "
-                f"{type(recipe).__name__} for {name!r}"
+                f"{type(dataset).__name__} for {name!r}"
             )
-    return tuple(recipes), tuple(map(recipe_of, recipes.values()))
+    return tuple(named), tuple(map(recipe_of, named.values()))
 
 
 def _dealt_whole(recipe: Recipe) -> Recipe:

@@ -1,10 +1,8 @@
-"""``.filter`` and ``.filter_batches``, ``.select`` and ``.rename``: which samples go on, and with which
-fields.
-"""
+"""``.filter``, ``.filter_batches``, ``.select_columns`` ``.rename``: which samples and fields are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +20,7 @@ from ..types import Position
 from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, next_size
 from .lane import Blocks, Lane, Opener, Rounds
 from .op import Op, check_names, check_plain, name_of, note_batch, note_sample, shown
-from .shuffle import hand_on, open_chunks
+from .shuffle import open_chunks, pass_on
 from .skips import Applied
 
 
@@ -31,8 +29,8 @@ class Filter:
     """Keep the samples for which ``predicate(sample)`` is true.
 
     Args:
-        predicate: A plain function. It must give the same answer when asked again, since resuming
-            inside a shuffle window asks again.
+        predicate: A plain function. It must return the same for the same sample, since it is called again for
+            samples of an open shuffle window after a resume.
     """
 
     predicate: Callable[[Any], object]
@@ -59,7 +57,7 @@ class Filter:
                     size = next_size(size, PIECE_SAMPLES, in_a_second)
                     if applied.failure is None:
                         rounds.kept(len(applied.made), len(piece), during, lane.topology.lanes)
-                    yield from applied.hand_on(attempts, during)
+                    yield from applied.pass_on(attempts, during)
                     del applied
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
@@ -68,10 +66,10 @@ class Filter:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}
 
-    def _tell(self, lane: Lane, block: Block, asked: Sequence[int], answers: Sequence[object]) -> None:
-        """Say which samples go no further."""
+    def _report(self, lane: Lane, block: Block, tried: Sequence[int], answers: Sequence[object]) -> None:
+        """Report the samples that are dropped."""
         if lane.leaves_out is not None:
-            gone = [index for index, answer in zip(asked, answers, strict=True) if not answer]
+            gone = [index for index, answer in zip(tried, answers, strict=True) if not answer]
             lane.leave_out(shown(self), block, np.array(gone, np.int64))
 
     def _apply(self, block: Block, lane: Lane) -> Applied:
@@ -79,7 +77,7 @@ class Filter:
             results, good, failed = call_each(self.predicate, block, partial(UserCalls, lane, block.trail))
             yes = [nth for nth, answer in enumerate(results) if answer]
             made = block.take([good[nth] for nth in yes])
-            self._tell(lane, block, good, results)
+            self._report(lane, block, good, results)
             return Applied(block, len(block), made, None, failed, yes)
         failure: Exception | None = None
         answers: list[bool] = []
@@ -91,21 +89,21 @@ class Filter:
             note_sample(error, shown(self), block, len(answers))
             failure = error
         kept = list(compress(range(len(answers)), answers))
-        self._tell(lane, block, range(len(answers)), answers)
+        self._report(lane, block, range(len(answers)), answers)
         made = block if len(kept) == len(block) else block.take(kept)
         return Applied(block, len(answers), made, failure)
 
 
-# ``.filter_batches``: keep the samples that a function of many at once says yes to.
+# --- a function of many samples ---
 
 
 @dataclass(frozen=True)
 class FilterBatches:
-    """Keep of chunks of ``batch_size`` samples those that ``predicate(columns)`` is true for.
+    """Keep those samples of each chunk of ``batch_size`` that ``predicate(columns)`` selects.
 
     Args:
-        predicate: Any callable of a dict of columns that gives a boolean mask. It must give the same one when
-            asked again, since resuming inside a chunk asks again.
+        predicate: Any callable of a dict of columns that returns a boolean mask. It must return the same for
+            the same chunk, since it is called again after a resume inside the chunk.
         batch_size: Samples of a chunk; the last one of a lane may have fewer.
     """
 
@@ -121,12 +119,12 @@ class FilterBatches:
         source = replace(lane, rounds=rounds)
         with closing(open_chunks(upstream, start, self.batch_size, source)) as chunks:
             for chunk in chunks:
-                mask = self._ask(chunk.samples, lane)
+                mask = self._mask(chunk.samples, lane)
                 if lane.leaves_out is not None:
                     lane.leave_out(shown(self), chunk.samples, np.flatnonzero(~mask))
                 block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask).tolist())
                 rounds.kept(len(block), len(chunk.samples), shown(self), lane.topology.lanes)
-                yield from hand_on(chunk, block)
+                yield from pass_on(chunk, block)
                 del chunk, block
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
@@ -135,7 +133,7 @@ class FilterBatches:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter_batches", "fn": name_of(self.predicate), "batch_size": self.batch_size}
 
-    def _ask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
+    def _mask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
         try:
             with UserCalls(lane, block.trail, ()):
                 answer = self.predicate(columns_of(block))
@@ -158,11 +156,40 @@ def _checked(answer: Any, count: int) -> NDArray[np.bool_]:
     )
 
 
-# ``.select`` and ``.rename``: which fields a sample has, and what they are called.
+# --- which fields a sample has, and their names ---
+
+
+class _FieldOp(Op):
+    """Changes every row, or the mapping of all columns at once."""
+
+    @property
+    def _call(self) -> str:
+        """The operator as it was called, for notes."""
+        raise NotImplementedError
+
+    def _change(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        with closing(upstream(start, lane)) as blocks:
+            for block in blocks:
+                changed: list[dict[str, Any]] = []
+                failure: Exception | None = None
+                try:
+                    for sample in [block.fields] if isinstance(block, Columns) else block.rows():
+                        changed.append(self._change(sample))
+                except Exception as error:
+                    note_sample(error, self._call, block, len(changed))
+                    failure = error
+                if changed:
+                    trail = block.trail
+                    yield Columns(changed[0], trail) if isinstance(block, Columns) else Rows(changed, trail)
+                if failure is not None:
+                    raise failure  # the samples before it are good, and may have completed a batch
 
 
 @dataclass(frozen=True)
-class Select(Op):
+class Select(_FieldOp):
     """Keep only the named fields, in this order."""
 
     fields: tuple[str, ...]
@@ -177,19 +204,19 @@ class Select(Op):
             )
         check_names("select_columns", self.fields)
 
-    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        with closing(upstream(start, lane)) as blocks:
-            yield from _change(blocks, self._select, f"select_columns{self.fields}")
+    @property
+    def _call(self) -> str:
+        return f"select_columns{self.fields}"
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "select_columns", "fields": list(self.fields)}
 
-    def _select(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+    def _change(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         return {name: _take(sample, name) for name in self.fields}
 
 
 @dataclass(frozen=True)
-class Rename(Op):
+class Rename(_FieldOp):
     """Give fields other names; the others stay as they are.
 
     Args:
@@ -206,14 +233,14 @@ class Rename(Op):
         if len(set(pairs.values())) < len(pairs):
             raise ValueError(f"rename would give two fields the same name: {pairs}")
 
-    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        with closing(upstream(start, lane)) as blocks:
-            yield from _change(blocks, self._rename, f"rename({dict(self.names)})")
+    @property
+    def _call(self) -> str:
+        return f"rename({dict(self.names)})"
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "rename", "names": [list(pair) for pair in self.names]}
 
-    def _rename(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+    def _change(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         renamed = dict(sample)
         for old, new in self.names:
             if old not in sample and new in sample:
@@ -234,34 +261,5 @@ def _take(sample: Mapping[str, Any], name: str) -> Any:
         return sample[name]
     except KeyError:
         if name in sample:
-            raise  # a mapping of the user's own, which failed to make the field
+            raise  # the error of a mapping of the user's, which failed to make the field
         raise KeyError(f"expected the field {name!r}, found only {list(sample)}") from None
-
-
-def _change(blocks: Iterable[Block], change: Callable[[Any], Any], what: str) -> Blocks:
-    """Change every sample, or the mapping of all columns, which has the same fields."""
-    for block in blocks:
-        if isinstance(block, Columns):
-            try:
-                fields = change(block.fields)
-            except Exception as error:
-                note_sample(error, what, block, 0)
-                raise
-            yield Columns(fields, block.trail)
-        else:
-            yield from _change_rows(block, change, what)
-
-
-def _change_rows(block: Block, change: Callable[[Any], Any], what: str) -> Blocks:
-    changed: list[Any] = []
-    failure: Exception | None = None
-    try:
-        for sample in block.rows():
-            changed.append(change(sample))
-    except Exception as error:
-        note_sample(error, what, block, len(changed))
-        failure = error
-    if changed:
-        yield Rows(changed, block.trail)
-    if failure is not None:
-        raise failure  # what came before it was good, and may have completed a batch

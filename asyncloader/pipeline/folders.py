@@ -1,15 +1,14 @@
-"""Recipes of folders with an index, as other libraries write them, and recipes by the name of a format."""
+"""Datasets of folders with an index, as other libraries write them, and datasets by the name of a format."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -34,25 +33,25 @@ from ..stores.store import Access, NetworkPolicy, Renew
 from ..stores.urls import check_web_url, local_path, redact, scheme_of
 from ..types import Unpacked
 from .dataset import Dataset, dataset_of, recipe_of
-from .recipes import check_renewed, from_urls, make_access
+from .from_urls import check_renewed, from_urls, make_access
 from .shards import Shards
 
 _INDEX_NAME = "index.json"
 
-# As much as is fetched of a server: the index of some 400,000 shards.
+# The index of some 400,000 shards; as much as is fetched of a server.
 _MOST_INDEX_BYTES = 256 << 20
 
-# For messages: folders that are named, and entries that are looked at for them.
+# For messages: how many folders are named, and how many entries of a folder are looked at to find them.
 _MOST_NAMED = 8
 _MOST_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
 class IndexedFolder:
-    """A folder, wherever it is.
+    """A folder, local or on a server.
 
     Attributes:
-        url: As the user has named it, with the split's below it, and no ``/`` at its end.
+        url: As the user has named it, with the split's folder below it, and no ``/`` at its end.
     """
 
     url: str
@@ -72,7 +71,7 @@ class IndexedFolder:
             name: Below the folder, with ``/`` between the parts.
 
         Raises:
-            FormatError: An index names something outside of it.
+            FormatError: The name is outside of the folder.
         """
         if name.startswith("/") or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
             raise FormatError(
@@ -98,16 +97,16 @@ class IndexedFolder:
         return os.path.exists(local_path(self.url_of(name)))
 
     def read_index(self, options: Mapping[str, Any], network: NetworkPolicy, what: str) -> bytes:
-        """The index.
+        """Read the index.
 
         Args:
             options: Storage options.
             network: Time-outs and attempts.
-            what: Folders have one there, and what to do about one that has none; for messages.
+            what: For messages: which folders have an index, and what to do with one that has none.
 
         Raises:
-            ValueError: There is none in a local folder.
-            StoreError: It cannot be read.
+            ValueError: A local folder has no index.
+            StoreError: The index cannot be read.
         """
         url = self.index_url
         if not self.is_local:
@@ -118,7 +117,7 @@ class IndexedFolder:
                 raise
         path = local_path(url)
         try:
-            # A FIFO would never end, nor even open.
+            # Opening or reading a FIFO would block.
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise StoreError(f"{_INDEX_NAME} should be a file", shard=path)
             with open(path, "rb") as file:
@@ -142,22 +141,22 @@ def _open_shards(
     selection: Selection,
     parse: Callable[[IndexedFolder, bytes], tuple[Iterable[IndexedShard], Any]],
 ) -> Shards:
-    """The shards of the folder that the user means, as its index has them.
+    """The shards of the folder that the user means, as its index lists them.
 
     Args:
-        format: Which index it should be.
+        format: The expected format of the index.
         root: See ``_open_folder``.
         split: See ``_open_folder``.
-        access: To the index and to what it names.
+        access: To the index and to the shards.
         selection: What is wanted of the shards.
-        parse: Makes of the folder and its index the shards in it, and what else they all hold.
+        parse: Returns the shards for the folder and its index, and the types of their samples.
 
     Raises:
         TypeError: See ``_open_folder``.
-        ValueError: See ``_open_folder``; there is no index in a local folder, or ``renew`` where nothing is
+        ValueError: See ``_open_folder``; a local folder has no index, or ``renew`` is given and nothing is
             behind http(s).
         StoreError: The index cannot be read.
-        FormatError: It is not sound.
+        FormatError: The index is damaged.
     """
     folder = _open_folder(root, split, access.options)
     check_renewed(access, [scheme_of(folder.url)])
@@ -171,7 +170,7 @@ def _open_shards(
         found, schema = parse(folder, content)
         shards = [*found]
         names = folder.shards_of(shard.file.basename for shard in shards)
-        # A plan finds any sample: they have no offsets of their own.
+        # A plan finds any sample, so there are no offsets.
         expected = Expectations.of(map(_expected, shards))
     except FormatError as error:
         error.shard = redact(folder.index_url)
@@ -186,7 +185,7 @@ def _open_shards(
 def _open_folder(
     root: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]
 ) -> IndexedFolder:
-    """The folder that the user means; asks nobody.
+    """The folder that the user means, without a look at it.
 
     Args:
         root: Its URL or path.
@@ -194,7 +193,7 @@ def _open_folder(
         options: Storage options, which are checked.
 
     Raises:
-        TypeError: No strings, or an option of a wrong type.
+        TypeError: No strings, or an option has a wrong type.
         ValueError: An unknown scheme, a web URL without a host, or options that do not fit.
     """
     if not isinstance(root, str | os.PathLike) or not isinstance(named := os.fspath(root), str):
@@ -218,7 +217,7 @@ def _open_folder(
     return folder
 
 
-# By format: whose it is, what the object of the file has, and how else a folder is named.
+# By format: who writes it, which keys its index has, and another way to name a folder.
 _INDEXES = {
     "mds": ("MDS", {"shards", "version"}, ", by its URL or with split="),
     "litdata": ("LitData's chunks", {"chunks", "config"}, ""),
@@ -226,7 +225,7 @@ _INDEXES = {
 
 
 def _note_whose(error: FormatError, content: bytes, format: str) -> None:
-    """Say so where what was to be read as ``format`` is the index of another library's data set."""
+    """Add a note to the error if the content is the index of another library's data set."""
     with suppress(ValueError, RecursionError):
         index = json.loads(content)
         for other, (makers, keys, _) in _INDEXES.items():
@@ -235,29 +234,24 @@ def _note_whose(error: FormatError, content: bytes, format: str) -> None:
 
 
 def _those_near(folder: str) -> str:
-    """A clause on the local folders in ``folder``, or beside it, that have an index; else empty."""
+    """A clause that names local folders in ``folder``, or beside it, that have an index; otherwise empty."""
     for place, where in (folder, "in it"), (os.path.dirname(folder), "beside it"):
-        with suppress(OSError):
-            if names := sorted(islice(_indexed(place), _MOST_NAMED)):
+        with suppress(OSError), os.scandir(place) as entries:
+            looked_at = islice(entries, _MOST_LOOKED_AT)
+            indexed = (entry.name for entry in looked_at if os.path.isfile(f"{entry.path}/{_INDEX_NAME}"))
+            if names := sorted(islice(indexed, _MOST_NAMED)):
                 return f"; folders {where} that have one: {', '.join(map(repr, names))}"
     return ""
 
 
-def _indexed(place: str) -> Iterator[str]:
-    with os.scandir(place) as entries:
-        for entry in islice(entries, _MOST_LOOKED_AT):
-            if os.path.isfile(os.path.join(entry.path, _INDEX_NAME)):
-                yield entry.name
-
-
 def _below(url: str, name: str) -> str:
-    """The URL of what is below a folder; a signature in a query stays where it is."""
+    """The URL of something below a folder; a signature in the query stays at the end."""
     if "://" not in url:
         return os.path.join(url, name)
     if scheme_of(url).is_web:
         parts = urlsplit(url)
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
-    # Keys of object stores know no escapes, those of file:// do.
+    # Keys of object stores have no escapes, those of file:// have.
     return f"{url.rstrip('/')}/{quote(name) if scheme_of(url).is_local else name}"
 
 
@@ -273,36 +267,38 @@ def from_mds(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """A recipe that streams a data set of MDS as it is, which MosaicML's ``streaming`` has written.
+    """Make a dataset that streams a data set of MDS as MosaicML's ``streaming`` has written it.
 
-    Its ``index.json`` is read now, once; of servers in a process of its own. It tells how many samples each
-    shard has, so that lanes are cut equal to the sample and lengths are known, and what the shards should be,
-    against which they are checked: their lengths, and where a whole shard is read, a digest. Samples come in
-    the order of the shards, and are what ``streaming`` makes of them, value for value.
+    Its ``index.json`` is read now, once; for servers a separate process does this. It has the number of
+    samples of each shard, so lanes are cut equal to the sample and lengths are known. Shards are checked
+    against it: their lengths, and a digest if a whole shard is read. Samples come in the order of the shards,
+    with the same values as from ``streaming``.
 
     Args:
-        root: The folder with the index, a URL or a path as ``from_urls`` takes them, without braces and
-            globs. Several of them (streams) are recipes of their own, which ``concat`` and ``mix`` join.
-        split: A folder below it, as ``streaming`` has it: ``"train"``.
+        root: The folder with the index, a URL or a path as for ``from_urls``, without braces and globs. Use
+            ``concat`` or ``mix`` to join the datasets of several folders (streams).
+        split: A folder below it, as in ``streaming``: ``"train"``.
         columns: Names of those that become fields, in this order; values of others are not decoded. None, the
             default, takes all.
-        decode: Open images. False leaves the bytes of those that are files (``jpeg``, ``png``), and lists of
-            them, to be decoded by a ``.map`` of yours or kept as they are; ``pil`` has pixels alone, and
-            stays an image.
+        decode: Open images. False leaves the bytes of image files (``jpeg``, ``png``), and lists of them, to
+            be decoded by a ``.map`` of yours or kept as they are. ``pil`` holds only pixels, and stays an
+            image.
         storage_options: As of ``from_urls``, and so are the others.
         network: Time-outs, retries and hedging.
         renew: For signed URLs that expire; not called for the index, which is read now.
         cache_dir: Keep shards of servers in this folder.
         cache_limit: Most bytes kept there.
 
+    Returns:
+        The dataset, without operators.
+
     Raises:
-        TypeError: An option is of a wrong type.
-        ValueError: No index in a local folder, no shard in it, an unknown scheme or storage option, a folder
-            that cannot hold a cache, or ``renew`` where shards are not behind http(s).
+        TypeError: An option has a wrong type.
+        ValueError: A local folder has no index, the index no shard, an unknown scheme or storage option, a
+            folder that cannot hold a cache, or ``renew`` and shards that are not behind http(s).
         StoreError: The index cannot be read.
-        FormatError: The index is not sound, of another version, of shards that are no MDS, in an encoding or
-            compression that is not known; or a column that is wanted is a pickle, which is not read, or not
-            there.
+        FormatError: The index is damaged or has another version; shards are no MDS, or in an unknown encoding
+            or compression; or a wanted column does not exist or is a pickle, which is not read.
     """
     selection = replace(make_selection(columns, None), decode=decode)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
@@ -317,13 +313,13 @@ def _expected(shard: IndexedShard) -> Expected:
     digest, raw, unpacked = _digest_of(shard.file), shard.raw, None
     if raw is not None:
         assert raw.size_bytes is not None
-        # Bytes that are right become what is right.
+        # If the digest of the packed bytes is right, so are the unpacked ones.
         unpacked = Unpacked(raw.size_bytes, _digest_of(raw) if digest is None else None)
     return Expected(shard.file.size_bytes, shard.samples, offsets=(), hashed=digest, unpacked=unpacked)
 
 
 def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
-    """The cheapest digest that can be computed here; None where the index has none that is known."""
+    """The cheapest digest that can be computed here; None if the index has no known one."""
     known = [name for name in ALGORITHMS if name in file.hashes]
     if not known:
         return None
@@ -339,7 +335,7 @@ def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
     )
 
 
-# Of sha512, and no digest here has more.
+# Those of sha512, the longest digest.
 _MOST_DIGITS = 128
 
 
@@ -356,24 +352,24 @@ def from_litdata(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """A recipe that streams the samples of chunks that LitData's ``optimize`` has written.
+    """Make a dataset that streams the samples of chunks that LitData's ``optimize`` has written.
 
-    Its ``index.json`` is read now, once; it tells the chunks, how many samples each has, and what they are,
-    so that ``len(loader)`` is exact and lanes are of equal length. A sample is a dict: theirs, where it was
-    one; of a list or tuple with the keys ``"0"``, ``"1"`` and so on; of any other value with the key
-    ``"value"``; a block of tokens with the key ``"tokens"``. Arrays and tensors are NumPy arrays of the
-    shapes and dtypes that were written, of which the loader makes tensors; Pillow's images are such.
+    Its ``index.json`` is read now, once. It lists the chunks, how many samples each has, and the types of
+    samples, so ``len(loader)`` is exact and lanes are equally long. A sample is a dict: LitData's, if that
+    was a dict. Items of a list or tuple have the keys ``"0"``, ``"1"`` and so on; any other value has the key
+    ``"value"``; a block of tokens has the key ``"tokens"``. Arrays, tensors and Pillow's images are NumPy
+    arrays of the shapes and dtypes that were written; the loader makes tensors of them.
 
     Args:
-        root: URL or path of the folder with ``index.json``, of any scheme that ``from_urls`` knows.
-        block_size: How many tokens make a sample, of chunks written for ``TokensLoader``, and only of those:
-            ``tokens`` is then an array ``(block_size,)``. What is left at the end of a chunk is left out, as
-            by LitData.
-        columns: Names of the fields that samples are to have, in this order; the values of others are not
-            looked at. None, the default, takes all.
-        decode: Make arrays of images: ``jpeg`` and ``image`` become ``(3, H, W) uint8`` in RGB, turned as
-            their Exif says, ``jpeg_array`` a list of such, TIFF what ``tifffile`` makes of it. False leaves
-            the bytes of their files, to be decoded by a ``.map`` of yours.
+        root: URL or path of the folder with ``index.json``, with any scheme of ``from_urls``.
+        block_size: How many tokens make a sample, for chunks written for ``TokensLoader`` and only for those:
+            ``tokens`` is then an array ``(block_size,)``. Remaining tokens at the end of a chunk are left
+            out, as by LitData.
+        columns: Names of the fields of samples, in this order; the values of others are not decoded. None,
+            the default, takes all.
+        decode: Make arrays of images: ``jpeg`` and ``image`` become ``(3, H, W) uint8`` in RGB, rotated as
+            their Exif data say, ``jpeg_array`` a list of such, TIFF what ``tifffile`` makes of it. False
+            leaves the bytes of their files, to be decoded by a ``.map`` of yours.
         concurrency: How many samples at a time have images decoded, in each lane, on threads. 1, as in
             ``.map``.
         storage_options: As of ``from_urls``.
@@ -382,15 +378,18 @@ def from_litdata(
         cache_dir: As of ``from_urls``.
         cache_limit: As of ``from_urls``.
 
+    Returns:
+        The dataset; its only operator, if any, decodes images.
+
     Raises:
-        TypeError: An argument is of a wrong type.
-        ValueError: ``concurrency`` is below 1; ``block_size`` is missing where chunks hold tokens, or given
-            where they do not; a column that samples do not have; no index in a local folder, no chunk in it,
-            an unknown scheme or storage option, or a folder that cannot hold a cache.
+        TypeError: An argument has a wrong type.
+        ValueError: ``concurrency`` is below 1; ``block_size`` is missing for chunks of tokens, or given for
+            others; a column that samples do not have; a local folder without an index, an index without
+            chunks, an unknown scheme or storage option, or a folder that cannot hold a cache.
         ImportError: While iterating: a package that decodes is not installed.
         StoreError: The index cannot be read.
-        FormatError: The index is not sound; or the chunks are encrypted, hold pickles or values of
-            serializers that are not known, or are made for another item loader. The message says what to do.
+        FormatError: The index is damaged; or the chunks are encrypted, hold pickles or values of unknown
+            serializers, or are made for another item loader. The message says what to do.
     """
     selection = make_selection(columns, None)
     concurrency = as_count("concurrency", concurrency)
@@ -411,13 +410,11 @@ def from_litdata(
 Urls: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 #: By format: what reads a folder of it by its ``index.json``.
-_FOLDERS: Mapping[str | None, Callable[..., Dataset]] = MappingProxyType(
-    {"mds": from_mds, "litdata": from_litdata}
-)
+_FOLDERS: dict[str | None, Callable[..., Dataset]] = {"mds": from_mds, "litdata": from_litdata}
 
 
 def is_folder(format: str | None, block_size: int | None) -> bool:
-    """Whether one URL names all shards of this format: that of the folder with their index.
+    """Whether a single URL names all shards of this format: that of the folder with their index.
 
     Raises:
         ValueError: ``block_size`` is for LitData's chunks alone.
@@ -428,7 +425,7 @@ def is_folder(format: str | None, block_size: int | None) -> bool:
 
 
 def open_shards(urls: Urls, format: str | None, **options: Any) -> Shards:
-    """What such a recipe begins with, for those who do something else with it; as ``open_recipe``."""
+    """The shards of such a dataset; arguments and errors are those of ``open_recipe``."""
     source = recipe_of(open_recipe(urls, format, **options)).source
     assert isinstance(source, Shards), "it begins with shards"
     return source
@@ -445,27 +442,37 @@ def open_recipe(
     index: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Dataset:
-    """The recipe of the shards that are named.
+    """The dataset of the shards that are named.
 
     Args:
-        urls: As ``from_urls`` takes them; of MDS and LitData, if they are named, the folder of all shards.
-        format: None to go by the suffixes.
-        block_size: Tokens of a sample, of LitData's chunks that hold such.
-        delimiter: Of CSV and TSV, as of ``from_urls``.
-        columns: Names of the fields that are wanted; None for all. No others are read where all formats can
-            do so; elsewhere these are picked from the samples.
-        decode: Whether images become such while shards are read, where a format does that.
-        index: Where it is, if it is not to be found as ``from_urls`` finds it.
-        options: Others that all of these recipes take.
+        urls: As for ``from_urls``; for ``format="mds"`` and ``"litdata"``, the folder of all shards.
+        format: None to use the suffixes.
+        block_size: Tokens of a sample, for LitData's chunks of tokens.
+        delimiter: For CSV and TSV, as of ``from_urls``.
+        columns: Names of the wanted fields; None for all. If all formats can read single columns, only these
+            are read; otherwise they are picked from the samples.
+        decode: Whether images are opened while shards are read, if the format does that.
+        index: Where it is, if ``from_urls`` should not look for it.
+        options: Others that ``from_urls``, ``from_mds`` and ``from_litdata`` all take.
 
     Raises:
-        ValueError: Several URLs, or an index, where there is one folder; ``block_size`` for another format.
-        Exception: What ``from_urls``, ``from_mds`` and ``from_litdata`` raise.
+        ValueError: Several URLs, or an index, for a format that is read by folder; ``block_size`` for another
+            format.
+        Exception: The errors of ``from_urls``, ``from_mds`` and ``from_litdata``.
     """
     if is_folder(format, block_size):
         if delimiter is not None:
             raise ValueError(f"delimiter is what separates the fields of CSV, and format {format!r} has none")
-        root = _the_one(read_urls(urls), format, index)
+        root, *others = read_urls(urls)
+        if others:
+            raise ValueError(
+                f"format {format!r} takes one URL, that of the folder with the index.json, but got "
+                f"{len(others) + 1}; leave the format out for shards that are named one by one"
+            )
+        if index is not None:
+            raise ValueError(
+                f"an index is for shards without an index.json, and format {format!r} has one: leave it out"
+            )
         if block_size is not None:
             options["block_size"] = block_size
         return _FOLDERS[format](root, columns=columns, decode=decode, **options)
@@ -475,22 +482,3 @@ def open_recipe(
     selection = columns_of_all(columns, source.formats)
     dataset = dataset_of(replace(source, selection=replace(selection, decode=decode)))
     return dataset if columns is None or selection.columns is not None else dataset.select_columns(*columns)
-
-
-def _the_one(names: Sequence[str], format: str | None, index: object) -> str:
-    """The folder of all shards.
-
-    Raises:
-        ValueError: There are several, or an index beside its index.
-    """
-    if len(names) > 1:
-        raise ValueError(
-            f"format {format!r} takes one URL, that of the folder with the index.json, but got {len(names)}; "
-            "shards that are named one by one tell their format by their suffixes"
-        )
-    if index is not None:
-        raise ValueError(
-            f"an index is for shards without an index.json, and format {format!r} is of those with one: "
-            "leave it out"
-        )
-    return names[0]

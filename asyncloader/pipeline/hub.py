@@ -1,4 +1,4 @@
-"""Datasets of the data sets of the Hugging Face hub, by their names, configurations and splits."""
+"""Datasets of data sets on the Hugging Face hub, by their names, configurations and splits."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..stores.router import check_storage_options
 from ..stores.store import Access, NetworkPolicy
 from ..stores.urls import scheme_of
 from .dataset import Dataset, dataset_of
-from .recipes import make_access
+from .from_urls import make_access
 from .shards import Shards, count_shards
 
 _MAIN = "main"
 _FORMAT = "parquet"
 
-# Footers asked for at a time: each takes two round trips, and next to no bytes.
+# Footers requested at a time: each takes two round trips, and next to no bytes.
 _COUNTED_AT_ONCE = 16
 
 
@@ -45,37 +45,40 @@ def from_hub(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """A dataset that streams a split of a data set of the Hugging Face hub, from its Parquet files.
+    """Make a dataset that streams a split of a data set on the Hugging Face hub, from its Parquet files.
 
-    The hub is asked now which files there are: of its own conversion to Parquet, which it keeps of most data
-    sets, or, where there is none or that has not all of the split, of the Parquet files in the data set.
+    The hub is asked for the list of files now. It keeps a conversion to Parquet of most data sets, which is
+    used if it has all of the split; otherwise the Parquet files in the data set itself are used.
 
     Args:
         name: ``OWNER/NAME``.
-        split: Its name; ``"train"`` is what most data sets have. Of a split that the hub has converted in
-            part alone ``"partial-train"`` names that part.
+        split: Its name; ``"train"`` is what most data sets have. If the hub has converted only a part of a
+            split, ``"partial-train"`` names that part.
         config: The configuration (or subset). None, the default, is the only one, or the one named
             ``default``.
-        revision: A branch, tag or commit, of which the Parquet files are read. None, the default, is the
+        revision: A branch, tag or commit, whose Parquet files are read. None, the default, is the
             conversion, and then ``main``.
-        columns: Names of the columns that become fields, in this order; no others are requested. None, the
+        columns: Names of the columns that become fields, in this order; only these are requested. None, the
             default, takes all.
         filters: Which rows are kept; see ``from_urls``.
-        counts: Ask each file's footer now how many rows it has, two requests a file: ``len(loader)`` is then
-            exact, and lanes are cut equal to the sample. False, the default, asks for nothing that an epoch
-            does not.
-        storage_options: ``token`` and ``endpoint``; else the environment and the hub's own files tell them,
+        counts: Read the number of rows from each file's footer now, with two requests a file. Then
+            ``len(loader)`` is exact, and lanes are cut equal to the sample. False, the default, makes no
+            requests that an epoch does not need.
+        storage_options: ``token`` and ``endpoint``; by default from the environment and the hub's own files,
             see ``docs/reference/urls.md``.
         network: Time-outs, retries and hedging.
-        cache_dir: Keep files in this folder, whole, for later epochs and runs; see ``from_urls``.
+        cache_dir: Keep whole files in this folder, for later epochs and runs; see ``from_urls``.
         cache_limit: Most bytes kept there, as an int or as ``"200GB"``; 64 GiB by default.
 
+    Returns:
+        The dataset, without operators.
+
     Raises:
-        TypeError: An argument of a wrong type.
-        ValueError: A name, option, column or filter that cannot be; or no such configuration or split: the
-            message lists those that there are.
+        TypeError: An argument has a wrong type.
+        ValueError: A name, option, column or filter that is not valid; or no such configuration or split: the
+            message lists those that exist.
         ImportError: pyarrow is not installed.
-        StoreError: There is no such data set or revision, it may not be read, or the hub cannot be asked.
+        StoreError: There is no such data set or revision, access is refused, or the hub cannot be reached.
         FormatError: With ``counts``, a file is no sound Parquet.
     """
     for option, value in {"name": name, "split": split, "config": config, "revision": revision}.items():
@@ -96,7 +99,7 @@ def from_hub(
 
 
 def _folder(name: str, revision: str) -> str:
-    """The URL of all files of a data set.
+    """The URL of all files of a data set on the hub.
 
     Raises:
         ValueError: No name of a data set, or of a revision.
@@ -121,40 +124,33 @@ def _find(
     """The URLs of the split's files and their lengths, in the first revision that has it.
 
     Raises:
-        ValueError: None has; says what they have.
+        ValueError: No revision has it; the message lists what they have.
     """
     there: list[tuple[str, Sets]] = []
     for revision in revisions:
         folder = _folder(name, revision)
         try:
-            sets, lengths = _look(folder, revision, access)
+            # All files are listed: a folder without files of data is no error.
+            (listing,) = look([folder], access.options, network=access.network).listings
         except StoreError as error:
-            # There may be no conversion, or nothing but that; one of the two there has to be.
+            # There may be no conversion, or only that; one of the two has to exist.
             if error.status != HTTPStatus.NOT_FOUND or (revision == revisions[-1] and not there):
                 raise
             continue
+        sets = arrange((url.removeprefix(folder) for url in listing.urls), revision)
         if paths := sets.find(config, split):
+            lengths = {shard.url: shard.size for shard in listing.shards}
             return {url: lengths[url] for url in (folder + path for path in paths)}
         there.append((revision, sets))
         if config is None and sets.files and sets.meant(None) is None:
-            break  # another revision may have one of them alone, and nobody has said that it is this one
+            break  # another revision may have only one configuration, which may not be the one that is meant
     raise ValueError(_nothing(name, split, config, there))
 
 
-def _look(folder: str, revision: str, access: Access) -> tuple[Sets, dict[str, int]]:
-    """What there is in a revision, and the length of each file.
-
-    All files are listed, since to have none of data is no error of a listing.
-    """
-    (listing,) = look([folder], access.options, network=access.network).listings
-    sets = arrange((url.removeprefix(folder) for url in listing.urls), revision)
-    return sets, {shard.url: shard.size for shard in listing.shards}
-
-
 def _nothing(name: str, split: str, config: str | None, there: Sequence[tuple[str, Sets]]) -> str:
-    """What to say where no revision has the split."""
-    told = [f"{revision!r} has {sets.describe()}" for revision, sets in there if sets.files]
-    if not told:
+    """The message for a split that no revision has."""
+    found = [f"{revision!r} has {sets.describe()}" for revision, sets in there if sets.files]
+    if not found:
         return (
             f"{name} has no Parquet files on the hub, and no conversion to them; name files of other formats "
             f"as from_urls('hf://datasets/{name}/...')"
@@ -164,4 +160,4 @@ def _nothing(name: str, split: str, config: str | None, there: Sequence[tuple[st
     else:
         wanted = f"split {split!r}" + (f" of config {config!r}" if config is not None else "")
         what = f"{name} has no {wanted} in Parquet"
-    return f"{what}; {'; '.join(told)}"
+    return f"{what}; {'; '.join(found)}"

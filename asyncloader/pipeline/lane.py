@@ -27,13 +27,13 @@ class Services:
 
     Attributes:
         engine: Where I/O and the user's coroutines run.
-        made_bytes: Bound on what each operator of a lane has made and not yet handed on; what it is working
-            at is always let in.
+        made_bytes: Bound on what each operator of a lane has made and not yet passed on. What it is working
+            on is always allowed.
         network: Counts the requests of this process.
         clients: Clients of stores and values of contexts, made by the first lane that needs them.
         shortfalls: Gets each ``take`` that had too few samples.
-        empty_shards: Gets each shard of no bytes, which gave no sample.
-        traffic: Observes what is asked of stores.
+        empty_shards: Gets each shard of no bytes, which has no sample.
+        traffic: Observes requests to stores.
     """
 
     engine: Engine
@@ -47,25 +47,25 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane of one pass, as sources and operators see it: its place in the plan, and what serves it.
+    """One lane of one pass, as sources and operators see it: its place in the plan, and what it uses.
 
     Attributes:
         topology: Which lane of how many, and the epoch.
         services: Shared by all lanes of the pass.
-        budget: Bounds what the sources of all lanes have requested and not yet handed on.
-        order_seed: Seed that draws the order of shards, None for the order given.
+        budget: Bounds what the sources of all lanes have requested and not yet passed on.
+        order_seed: Seed of the order of shards, None for the order given.
         repetition: Which repetition of the data within the epoch this is, from 0.
-        operator: Which of the recipe's operators is being opened, from 0.
-        component: Which component of a mixture this is the lane of, behind those of the mixtures around it;
-            empty outside of any. Keeps apart what components of one seed draw.
-        columns: Whether what reads the stream benefits from columns. It decides nothing of what samples are:
-            a source that has the choice gives what costs less.
-        singly: Whether each sample is handed on before the next one is begun: for a look at a few samples,
-            which should call no function for more.
-        skips: Counts what is skipped; None where every error is raised.
-        stopwatch: Divides the time of the thread that pulls the stream.
-        leaves_out: Gathers what operators leave out; None where no audit is recorded.
-        rounds: Counts how often an endless repetition begins anew; None where no filter is behind it.
+        operator: Number of the operator that is being opened, from 0.
+        component: The number of the component that the lane belongs to, after those of the mixtures around
+            it; empty outside of a mixture. Makes components with the same seed draw different numbers.
+        columns: Whether the reader of the stream benefits from columns. Samples are the same either way: a
+            source that has the choice makes what costs less.
+        singly: Whether each sample is passed on before the next one is begun: for a look at a few samples,
+            which should call no function for others.
+        skips: Counts what is skipped; None if every error is raised.
+        stopwatch: Measures the time of the thread that pulls the stream.
+        leaves_out: Gathers what operators leave out; None if no audit is recorded.
+        rounds: Counts the repetitions of an endless ``.repeat``; None if no filter comes after it.
     """
 
     topology: Topology
@@ -83,30 +83,30 @@ class Lane:
     rounds: Rounds | None = field(default=None, compare=False)
 
     def leave_out(self, by: str, block: Block, indices: Indices) -> None:
-        """These samples of a block go no further: to be said where ``leaves_out`` is there."""
+        """Report samples of a block that are left out; call it only if there is a ``leaves_out``."""
         assert self.leaves_out is not None
         self.leaves_out.add(by, self.component, block.trail, indices)
 
     def attempts(self, start: Position, step: object = None) -> StepSkips | None:
-        """Those of the operator that is opened at ``start``, if errors are skipped."""
+        """What counts the skips of the operator that is opened at ``start``, if errors are skipped."""
         step = self.operator if step is None else step
         return None if self.skips is None else self.skips.attempts(self.component, step, start)
 
     def repeated(self, repetition: int) -> Lane:
-        """This lane in another repetition; shuffles draw anew in each."""
+        """This lane in another repetition; shuffles draw another order in each."""
         return replace(self, repetition=repetition)
 
     def for_columns(self, columns: bool) -> Lane:
-        """This lane as it is for whoever reads columns, or rows."""
+        """This lane for a reader of columns, or of rows."""
         return self if columns == self.columns else replace(self, columns=columns)
 
     def draw_key(self, seed: int) -> tuple[int, ...]:
-        """What seeds a draw for all lanes alike."""
+        """The key of a draw that is the same for all lanes."""
         return seed, self.topology.epoch, self.repetition, *self.component
 
 
 Blocks: TypeAlias = Generator[Block, None, None]
-"""A running stream. It holds threads, requests and files: whoever opened it closes it."""
+"""A running stream. It holds threads, requests and files; the code that opened it closes it."""
 
 Opener: TypeAlias = Callable[[Position, Lane], Blocks]
 
@@ -114,20 +114,20 @@ Opener: TypeAlias = Callable[[Position, Lane], Blocks]
 # --- what operators report ---
 
 
-# Named in a warning; the others are counted.
+# Lanes named in a warning; the others are counted.
 _LANES_NAMED = 3
 
 
 class Shortfall(NamedTuple):
-    """A lane that ended before it had given its part of a ``take``.
+    """A lane that ended before its part of a ``take`` was complete.
 
     Attributes:
-        wanted: What the recipe was to take.
-        lane: Which lane.
-        lanes: Of how many.
-        share: What it was to give.
-        taken: What it gave.
-        component: Which component of a mixture takes, if one does.
+        wanted: The count of the ``take``.
+        lane: Number of the lane.
+        lanes: How many lanes there are.
+        share: The lane's part of the count.
+        taken: How many samples it had.
+        component: The component of a mixture that has the ``take``, if one has.
     """
 
     wanted: int
@@ -162,42 +162,43 @@ def _describe(count: int, shorts: list[Shortfall]) -> str:
     )
 
 
-# What a filter behind an endless repetition gives up after: so many rounds in a row, since one that draws
-# may keep none of few samples a few times; or so many samples in more rounds than there are lanes, since each
-# may be dealt all shards in turn. A million take seconds, and hardly anybody seeks one sample among more.
+# A filter after an endless repetition raises an error after so many rounds in a row without a sample: many,
+# since a filter that draws may keep none of few samples several times. Or after so many samples, in more
+# rounds than there are lanes, since a lane may be dealt other shards in each round. A million samples take
+# seconds.
 _MOST_ROUNDS = 100
 _ENOUGH_SAMPLES = 1_000_000
 
 
 class Rounds:
-    """What a filter has dropped since it last kept a sample, and how often the data has begun anew since.
+    """What a filter has dropped since it last kept a sample, and how often the data was repeated since.
 
     Args:
-        behind: That of a filter further down, which the same rounds count for.
+        outer: Those of a filter that comes later, which count the same rounds.
     """
 
-    def __init__(self, behind: Rounds | None = None) -> None:
-        self._behind = behind
+    def __init__(self, outer: Rounds | None = None) -> None:
+        self._outer = outer
         self._ended = 0
         self._dropped = 0
 
     def end(self) -> None:
-        """An endless ``.repeat`` begins anew."""
+        """Count a round of an endless ``.repeat``."""
         self._ended += 1
-        if self._behind is not None:
-            self._behind.end()
+        if self._outer is not None:
+            self._outer.end()
 
     def kept(self, kept: int, samples: int, by: str, lanes: int) -> None:
-        """A filter has kept so many of the next samples.
+        """Count samples that the filter was called for.
 
         Args:
-            kept: How many.
-            samples: Of how many.
+            kept: How many it has kept.
+            samples: How many there were.
             by: The filter, for messages.
             lanes: How many there are.
 
         Raises:
-            RuntimeError: It keeps nothing, and would run for ever.
+            RuntimeError: The filter keeps nothing, and would run for ever.
         """
         if kept:
             self._ended = self._dropped = 0
@@ -207,6 +208,6 @@ class Rounds:
         if self._ended > _MOST_ROUNDS or is_enough:
             raise RuntimeError(
                 f"{by} has kept none of {self._dropped} samples, in {self._ended} repetitions of the data: "
-                "behind .repeat() it would go on for ever. See what its function is given and returns, with "
-                "asyncloader head or a loop over a few samples; behind the filter, .repeat() ends by itself"
+                "after .repeat() it would run for ever. Check what its function gets and returns, with "
+                "asyncloader head or a loop over a few samples. A .repeat() after the filter would end"
             )

@@ -1,7 +1,7 @@
 """``.map`` and ``.map_batches``: the user's function for each sample, or for chunks of samples as columns.
 
-Plain functions run in place or on threads, coroutine functions on the engine's loop. The results come in the
-order of the samples: ``in_order`` decides how many calls are in progress.
+Plain functions run in place or on threads, coroutine functions on the engine's loop. Results come in the
+order of the samples; ``in_order`` decides how many calls are in progress.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..types import Position
 from .calls import PIECE_SAMPLES, AdaptiveSize, UserCalls, call_each, call_user_code, cut, with_context
 from .lane import Blocks, Lane, Opener
 from .op import Op, check_map, check_plain, name_of, note_batch, note_sample, shown
-from .shuffle import Pool, hand_on, open_chunks
+from .shuffle import Pool, open_chunks, pass_on
 from .skips import Applied
 
-# A thread hop costs some 30 us, next to nothing for the millisecond functions that threads are for.
+# A thread hop costs some 30 us, which is little for functions that take milliseconds.
 _THREAD_PIECE_SAMPLES = 4
 
-# Twice as many as run, so that none idles while the thread that takes the results is elsewhere.
+# Twice as many as run, so that no thread is idle while the one that takes the results does something else.
 _WINDOW = 2
 
 P = TypeVar("P", contravariant=True)
@@ -40,7 +40,7 @@ R = TypeVar("R", covariant=True)
 
 
 class _CallsInProgress(Protocol[P, R]):
-    """Calls for pieces of a stream, in progress; the results are taken in the order of the pieces."""
+    """Calls for pieces of a stream that are in progress; results are taken in the order of the pieces."""
 
     @property
     def is_first_done(self) -> bool:
@@ -62,14 +62,14 @@ def in_order(
 ) -> Generator[R, None, None]:
     """The results for the pieces, in their order, while calls for the next pieces are in progress.
 
-    A result is not held here while it is handed on.
+    A result is not held here after it is passed on.
 
     Args:
         pieces: What calls are made for.
         calls: Makes them.
-        size: Bounds what is made and not yet handed on; of large samples no more are in progress than run.
+        size: Bounds what is made and not yet passed on; of large samples only as many are in progress as run.
         concurrency: How many samples run at a time.
-        window: How many samples may be in progress or done, and not yet handed on.
+        window: How many samples may be in progress or done, and not yet passed on.
         count: How many samples a piece counts.
     """
     running: deque[int] = deque()
@@ -108,7 +108,7 @@ class _InPlace(Generic[P, R]):
 
 
 class _OnThreads(Generic[P, R]):
-    """Makes the calls on threads, which pays for functions that release the GIL."""
+    """Makes the calls on threads, which helps with functions that release the GIL."""
 
     def __init__(self, call: Callable[[P], R], concurrency: int, name: str, what: str, lane: Lane) -> None:
         self._call = partial(lane.stopwatch.call, what)
@@ -130,7 +130,7 @@ class _OnThreads(Generic[P, R]):
 
 @dataclass(frozen=True)
 class _OneByOne(Op):
-    """Replace each sample by what ``fn`` makes of it, in order.
+    """Replace each sample by the result of ``fn``, in order.
 
     Args:
         fn: A function of one sample.
@@ -149,7 +149,7 @@ class _OneByOne(Op):
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
 
-    def _hand_on(
+    def _pass_on(
         self,
         upstream: Opener,
         start: Position,
@@ -158,40 +158,40 @@ class _OneByOne(Op):
         most: int,
         window: int,
     ) -> Blocks:
-        """What the calls make, in pieces of at most ``most`` samples."""
+        """The results of the calls, in pieces of at most ``most`` samples."""
         attempts, during = lane.attempts(start), shown(self)
         size = AdaptiveSize(most, lane.services.made_bytes)
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
             for applied in in_order(pieces, calls, size, self.concurrency, window):
                 size.measure(applied.made.rows(), applied.took_s)
-                yield from applied.hand_on(attempts, during)
+                yield from applied.pass_on(attempts, during)
                 del applied  # before the next one is made
 
 
 class Map(_OneByOne):
-    """``fn(sample)`` in the place of each sample.
+    """Replace each sample by ``fn(sample)``.
 
-    With a concurrency above 1 the calls run on threads, which pays for functions that release the GIL
-    (decoding images, NumPy, I/O).
+    With a concurrency above 1 the calls run on threads, which helps if they release the GIL (decoding images,
+    NumPy, I/O).
     """
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         fn = with_context(self.fn, self.context, lane)
         if self.concurrency == 1 or lane.singly:
             here = _InPlace(partial(self._apply_here, fn, lane))
-            yield from self._hand_on(upstream, start, lane, here, PIECE_SAMPLES, 0)
+            yield from self._pass_on(upstream, start, lane, here, PIECE_SAMPLES, 0)
             return
 
         def call(sample: Any) -> Any:
-            lane.services.engine.check()  # so that closing the pass waits for one call, and not for a piece
+            lane.services.engine.check()  # so that closing the pass waits for one call, not for a piece
             return fn(sample)
 
         apply_piece = partial(self._apply, call, lane)
         threads = _OnThreads(apply_piece, self.concurrency, "asyncloader-map", shown(self), lane)
         window = _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
         with closing(threads):
-            yield from self._hand_on(upstream, start, lane, threads, _THREAD_PIECE_SAMPLES, window)
+            yield from self._pass_on(upstream, start, lane, threads, _THREAD_PIECE_SAMPLES, window)
 
     def _apply_here(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
         lane.services.engine.check()
@@ -217,9 +217,9 @@ class Map(_OneByOne):
 
 
 class AsyncMap(_OneByOne):
-    """``await fn(sample)`` in the place of each sample; ``fn`` is a coroutine function.
+    """Replace each sample by ``await fn(sample)``; ``fn`` is a coroutine function.
 
-    The loop goes on while the consumer computes.
+    The loop runs also while the consumer computes.
     """
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
@@ -227,14 +227,14 @@ class AsyncMap(_OneByOne):
         most = min(self.concurrency, PIECE_SAMPLES)
         fn = with_context(self.fn, self.context, lane)
         with closing(_OnLoop(fn, self.concurrency, window + most, lane, shown(self))) as loop:
-            yield from self._hand_on(upstream, start, lane, loop, most, window)
+            yield from self._pass_on(upstream, start, lane, loop, most, window)
 
 
 class _OnLoop:
     """Awaits the calls on the engine's loop.
 
-    Samples travel to it and back in pieces, and as many runners as the concurrency allows take them one by
-    one; there is no task and no queue hop for a sample.
+    Samples travel to it and back in pieces. As many runners as the concurrency allows take them one by one,
+    so there is no task and no queue hop for a sample.
 
     Args:
         fn: A coroutine function of one sample.
@@ -251,12 +251,12 @@ class _OnLoop:
         self._concurrency = concurrency
         self._lane = lane
         self._what = what
-        # ``in_order`` bounds both ways: the loop never waits to hand back a result.
+        # ``in_order`` bounds both channels: the loop never waits to return a result.
         self._inbox, self._outbox = Channel[Block](most), Channel[Applied](most)
         self._order: deque[_Pending] = deque()
         self._open: _Pending | None = None
         self._next_index = 0
-        #: A sample failed: none behind it may be handed on.
+        #: A sample failed: none after it may be passed on.
         self._failed = False
         self.submit = self._inbox.send
         self.take = self._outbox.receive
@@ -277,7 +277,7 @@ class _OnLoop:
                 scope.start(partial(self._run, turn))
 
     async def _run(self, turn: asyncio.Lock) -> None:
-        """One runner: take a sample, map it, hand on the pieces that are done."""
+        """One runner: take a sample, map it, send the pieces that are done."""
         while not self._failed:
             try:
                 pending, index = await self._take_sample(turn)
@@ -298,7 +298,7 @@ class _OnLoop:
                 self._outbox.send(applied)
 
     async def _take_sample(self, turn: asyncio.Lock) -> tuple[_Pending, int]:
-        """The next sample, across pieces, for the runner that asks."""
+        """The next sample: of the current piece, or of the next one."""
         while self._open is None or self._next_index == len(self._open.samples):
             async with turn:
                 if self._open is None or self._next_index == len(self._open.samples):
@@ -315,8 +315,8 @@ class _Pending:
     """A piece in progress.
 
     Attributes:
-        left: How many samples are not through.
-        failed: Those that failed, by index, each with its error.
+        left: How many samples are not done.
+        failed: Samples that failed, by index, each with its error.
     """
 
     block: Block
@@ -326,13 +326,13 @@ class _Pending:
     failed: list[tuple[int, Exception]] = field(default_factory=list)
 
     def applied(self, skips: bool) -> Applied:
-        """What became of it, when all of its samples are through."""
+        """The result, when all of its samples are done."""
         block = self.block
         if not self.failed:
             return Applied(block, len(block), Rows(self.results, block.trail))
         self.failed.sort(key=itemgetter(0))
         fatal = [(nth, error) for nth, error in self.failed if not skips or isinstance(error, MemoryError)]
-        # What comes before a failure is good, and may complete a batch.
+        # The samples before a failure are good, and may complete a batch.
         tried, failure = fatal[0] if fatal else (len(block), None)
         skipped = [(nth, error) for nth, error in self.failed if nth < tried]
         bad = {nth for nth, _ in skipped}
@@ -376,7 +376,7 @@ class MapBatches(Op):
             chunks = stack.enter_context(closing(open_chunks(upstream, start, self.batch_size, lane)))
             for chunk, made in in_order(chunks, calls, size, self.concurrency, window, lambda _: 1):
                 size.measure([dict(made.fields)])
-                yield from hand_on(chunk, made)
+                yield from pass_on(chunk, made)
                 del chunk, made
 
     def describe(self) -> Mapping[str, Any]:
@@ -395,7 +395,7 @@ class MapBatches(Op):
 
 
 def _checked(made: Any, given: Mapping[str, Column], count: int) -> dict[str, Column]:
-    """What the function gave back as columns of ``count`` samples."""
+    """What the function returned, as columns of ``count`` samples."""
     if not isinstance(made, Mapping):
         raise TypeError(
             f"expected the function to return a mapping of columns, such as the dict that it was given, "

@@ -1,8 +1,8 @@
 """The source of mixtures: in each lane, samples of several components by the schedule of ``plan.mixing``.
 
-Law 4 holds: what is pulled from components and handed on are blocks. The schedule says how many samples of
-each component come before one that is not here yet; these are handed on as one block, and only then is waited
-for.
+Blocks are pulled from components and passed on, not samples. The schedule says how many samples of each
+component come before the first one that is not here yet. These are passed on as one block; only then does the
+mixture wait.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail, jo
 from ..plan.lanes import Deal
 from ..plan.mixing import Draws, EpochWeights, Stop, goes_on_without, leg_of, mixed_count
 from ..types import Position
-from .components import ComponentMark, Composed, Feed, of_component, repeated
+from .components import Composed, Feed, Mark, of_component, repeated
 from .lane import Blocks, Lane
 
-# As for ``.repeat``: shards are dealt anew, so that a repetition without a sample is not the last one.
+# As for ``.repeat``: shards are dealt again, so more may follow one without a sample.
 _MOST_EMPTY = 100
 
 
 @dataclass(frozen=True, repr=False)
 class Mixture(Composed):
-    """Samples of several recipes, mixed.
+    """Samples of several components, mixed.
 
     Args:
         weights: How often each is drawn.
@@ -45,7 +45,7 @@ class Mixture(Composed):
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The mixed samples.
 
-        A position counts the draws of its leg, and has one of each component that anything was drawn of.
+        A position counts the draws of its leg, and has a position of each component that was drawn from.
         """
         with ExitStack() as stack:
             mixing = _Mixing(self, start, lane, stack)
@@ -100,7 +100,7 @@ class _Mixing:
                 mixture,
                 number,
                 lane,
-                # Half of the budget evenly: how large the samples of each are is not known.
+                # Half of the budget in equal parts, since the sizes of samples are not known.
                 (weight / total + 1 / count) / 2,
                 saved.get(str(number)),
                 begins_anew=mixture.stop == "repeat",
@@ -118,11 +118,11 @@ class _Mixing:
                 yield block
                 del block
             due = self._draws.due
-            if not self._feeds[due].held and not self._pull(due) and not self._goes_on_after(due):
+            if not self._feeds[due].held and not self._feeds[due].pull() and not self._goes_on_after(due):
                 return
 
     def _next_block(self) -> Block | None:
-        """What can be handed on before anything has to be waited for."""
+        """The samples up to the first one that has to be waited for."""
         feeds, drawn = self._feeds, self._draws.drawn
         made, counts = self._draws.take([feed.held for feed in feeds])
         if not len(made):
@@ -132,14 +132,10 @@ class _Mixing:
         trails = {number: part.trail for number, part in parts.items()}
         return _in_turn(parts, made).follow(_MixedTrail(made, trails, before, drawn, self._gone))
 
-    def _pull(self, number: int) -> bool:
-        """Wait for samples of a component."""
-        return self._feeds[number].pull()
-
     def _goes_on_after(self, number: int) -> bool:
-        """A component that is due has no more samples: say whether the mixture goes on."""
+        """Whether the mixture continues after a component that is due has ended."""
         feed = self._feeds[number]
-        # One that the lane has nothing of does not count.
+        # A component without any sample in the lane does not count.
         if feed.mark is not None:
             if self._stop == "first":
                 return False
@@ -148,10 +144,10 @@ class _Mixing:
                     return False
                 for _ in range(_MOST_EMPTY):
                     feed.begin_anew()
-                    if self._pull(number):
+                    if feed.pull():
                         return True
         feed.close()
-        self._gone = [*self._gone, number]  # trails have the one before
+        self._gone = [*self._gone, number]  # a new list: trails have the old one
         if not goes_on_without(number, self._live(), self._endless, self._stop):
             return False
         self._draws = self._open_leg(0)
@@ -170,12 +166,17 @@ def _in_turn(parts: Mapping[int, Block], made: NDArray[np.int64]) -> Block:
         return next(iter(parts.values()))
     if all(isinstance(part, Columns) for part in parts.values()):
         joined = join([parts[number] for number in sorted(parts)])
-        # Joined, they stand component by component.
-        places = np.empty(len(made), np.int64)
-        places[np.argsort(made, kind="stable")] = np.arange(len(made))
+        places = _places_of(made)
         return joined.take(places if isinstance(joined, Columns) else places.tolist())  # type: ignore[arg-type]
     rows = {number: iter(part.rows()) for number, part in parts.items()}
     return Rows([next(rows[number]) for number in made.tolist()], next(iter(parts.values())).trail)
+
+
+def _places_of(made: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each sample is when they are joined component by component, ``(n,)``."""
+    places = np.empty(len(made), np.int64)
+    places[np.argsort(made, kind="stable")] = np.arange(len(made))
+    return places
 
 
 @dataclass(slots=True)
@@ -190,12 +191,12 @@ class _MixedTrail(Trail):
         gone: Components that are left out.
 
     Attributes:
-        known: The provenance of all of them, once somebody has asked for that of any.
+        known: The provenance of all of them, once it was needed.
     """
 
     made: NDArray[np.int64]
     trails: Mapping[int, Trail]
-    before: Sequence[ComponentMark | None]
+    before: Sequence[Mark | None]
     drawn: int
     gone: Sequence[int]
     known: Provenance | None = field(default=None, init=False)
@@ -207,7 +208,7 @@ class _MixedTrail(Trail):
             if count:
                 of[str(number)] = self.trails[number].after(count - 1)
             elif mark is not None:
-                of[str(number)] = mark.position()
+                of[str(number)] = mark()
         gone = {"gone": list(self.gone)} if self.gone else {}
         return {"drawn": self.drawn + index + 1, **gone, "of": of}
 
@@ -226,10 +227,7 @@ class _MixedTrail(Trail):
                 for number, count in enumerate(np.bincount(self.made))
                 if count
             ]
-            # As they stand component by component, put into the order in which they were drawn.
-            places = np.empty(len(self.made), np.int64)
-            places[np.argsort(self.made, kind="stable")] = np.arange(len(self.made))
-            self.known = joined(of_components).of(places)
+            self.known = joined(of_components).of(_places_of(self.made))
         return self.known.of(indices)
 
     def table(self) -> tuple[Provenance, tuple[int, ...]]:

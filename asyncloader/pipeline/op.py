@@ -1,4 +1,4 @@
-"""What an operator is, what it is called in messages, and the checks of what it is given."""
+"""What an operator is, its name in messages, and the checks of its arguments."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..plan.lanes import Counter, Deal
 from ..types import Position
 from .lane import Blocks, Lane, Opener
 
-# How many samples of a batch a message names: as many as a person looks at.
+# How many samples of a batch a message names.
 _MOST_PLACES = 16
 
 
 class Source(Protocol):
-    """Where a recipe's samples come from."""
+    """Where a dataset's samples come from."""
 
     @property
     def stage(self) -> str:
-        """What it is called where time is told: what it does itself, when nothing is waited for."""
+        """Its name in reports of time: what it does when it does not wait."""
         ...
 
     @property
     def most_lanes(self) -> int | None:
-        """How many lanes can have something: each a shard, or a sample where an index cuts lanes inside of
-        shards; None if it does not come in shards."""
+        """How many lanes can have something: as many as there are shards, or samples if lanes are cut inside
+        of shards; None if it does not come in shards."""
         ...
 
     def open(self, start: Position, lane: Lane) -> Blocks:
@@ -41,38 +41,38 @@ class Source(Protocol):
         ...
 
     def places_at(self, position: Position, deal: Deal) -> list[Place]:
-        """The samples that the one lane of ``deal`` reads on from: of several components one each."""
+        """The samples at which the one lane of ``deal`` continues: with several components, one of each."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """What makes two sources the same to a saved state, as JSON values, without secrets."""
+        """What must be equal for a saved state to fit, as JSON values, without secrets."""
         ...
 
 
 class Op(Protocol):
-    """A transformation of one lane's stream; those that make one sample of each name it as their base."""
+    """A transformation of one lane's stream; the base class of those that make one sample of each."""
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         """The transformed samples from ``start`` on; closing the generator closes the upstream."""
         ...
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        """How many samples each lane has behind it, as many as before by default; see ``Source``."""
+        """How many samples each lane has after it, by default as many as before; see ``Source``."""
         return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
-        """What makes two operators the same to a saved state, as JSON values."""
+        """What must be equal for a saved state to fit, as JSON values."""
         ...
 
 
 def shown(op: Op) -> str:
-    """An operator as messages, an audit and a report call it: with its function, or its count."""
+    """An operator's name in messages, audits and reports: with its function, or its count."""
     described = op.describe()
     return f"{described['op']}({described.get('fn', described.get('count', ''))})"
 
 
 def call_of(op: Op) -> str:
-    """An operator as it was called, its function by name only."""
+    """An operator as it was called, with its function by name."""
     described = dict(op.describe())
     name = described.pop("op")
     parameters = [str(described.pop("fn"))] if "fn" in described else []
@@ -81,13 +81,13 @@ def call_of(op: Op) -> str:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """A function's name as shown in states and messages."""
+    """A function's name in states and messages."""
     fn = getattr(fn, "func", fn)  # functools.partial
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
 def note_sample(error: BaseException, what: str, block: Block, index: int) -> None:
-    """Say at ``error`` which sample of a block the user's function was given."""
+    """Add a note to ``error`` that names the sample which the user's function was called for."""
     (sample,), place = block.part(index, index + 1).rows(), block.trail.place(index)
     if isinstance(sample, Mapping):
         key = f", __key__ {sample['__key__']!r}" if "__key__" in sample else ""
@@ -98,33 +98,33 @@ def note_sample(error: BaseException, what: str, block: Block, index: int) -> No
 
 
 def note_batch(error: BaseException, what: str, trail: Trail, count: int) -> None:
-    """Say at ``error`` which samples a batch is of, the first ones if they are many."""
+    """Add a note to ``error`` that names the samples of a batch, the first ones if they are many."""
     places = [trail.place(index) for index in range(min(count, _MOST_PLACES))]
     if count == 1:
         add_note(error, f"in {what} of {places[0]}")
         return
-    told = []
+    named = []
     for shard, group in groupby(places, lambda place: place.shard):
         numbers = ", ".join(str(place.sample) for place in group)
-        told.append(f"samples {numbers}" + ("" if shard is None else f" of {shard}"))
+        named.append(f"samples {numbers}" + ("" if shard is None else f" of {shard}"))
     if count > len(places):
-        told.append(f"and {count - len(places)} more")
-    add_note(error, f"in {what} of {count} samples: {'; '.join(told)}")
+        named.append(f"and {count - len(places)} more")
+    add_note(error, f"in {what} of {count} samples: {'; '.join(named)}")
 
 
-# Checks of what the operators of a recipe are given, made with the operator, before anything runs.
+# --- checks of arguments, when an operator is made ---
 
 
 def is_async(fn: object) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Whether calling it returns a coroutine."""
     target = fn.func if isinstance(fn, partial) else fn
     return iscoroutinefunction(target) or iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004  # the method itself is asked for
 
 
 def check_map(fn: object, context: object) -> None:
-    """Check what ``.map`` is given."""
+    """Check the arguments of ``.map``."""
     _check_callable("map", fn, "one sample")
-    # One that is made already may be callable too: contextlib's are decorators as well.
+    # A context manager may be callable too: contextlib's are decorators as well.
     made = hasattr(context, "__aenter__") and not isinstance(context, type)
     if context is not None and (made or not callable(context)):
         raise TypeError(
@@ -134,7 +134,7 @@ def check_map(fn: object, context: object) -> None:
 
 
 def check_plain(op: str, fn: object, of: str, hint: str = "") -> None:
-    """Check that it is a plain function, of what ``of`` says."""
+    """Check that ``fn`` is a plain function; ``of`` and ``hint`` are for messages."""
     _check_callable(op, fn, of)
     if is_async(fn):
         raise TypeError(f"{op} should get a plain function, but got a coroutine function{hint}")

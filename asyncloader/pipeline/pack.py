@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Column, Columns, JoinedTrail
+from ..blocks import Block, Column, Columns, JoinedTrail, Ragged, Trail, offsets_of
 from ..blocks.memory import stacked, tensor_of
+from ..collate.fault import fill_advice, squeeze_advice
 from ..collate.pad import PadField, PadOptions
+from ..collate.ragged import exact_fill, to_arrays, to_pieces
 from ..plan.lanes import UnknownCount
 from ..quantity import as_counts
 from ..types import Position
-from .batching import Batch, Batches
+from .batching import Batch, Batches, describe_options
 from .lane import START, Lane, Opener
-from .packing import (
-    PACKED_FIELDS,
-    Cutter,
-    DocumentPart,
-    DocumentReader,
-    Documents,
-    PackedRow,
-    best_fit,
-    lay_rows,
-    split_lengths,
-)
 from .shuffle import Pool, cut_pools, draw_pool
 
-# Makes a batch of packed rows: tensors, and where each segment begins for variable-length attention.
-
-# Entries of a batch that are not columns.
+# Entries of a batch that are not columns, and all entries beside the fields that were packed.
 _BOUNDS = ("cu_seqlens", "max_seqlen")
+_ADDED = {"segment_ids", "positions", *_BOUNDS}
 
 
 class PackedCollate:
@@ -74,12 +65,6 @@ def _segment_bounds(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
     begins = np.ones(segment_ids.shape, bool)
     begins[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
     return np.append(np.flatnonzero(begins), segment_ids.size).astype(np.int32)
-
-
-RowStream: TypeAlias = Generator[PackedRow, None, None]
-
-# What collation adds to a batch, which so is no name for a field.
-_TAKEN = (*PACKED_FIELDS, "cu_seqlens", "max_seqlen")
 
 
 @dataclass(frozen=True)
@@ -135,14 +120,9 @@ class Pack:
             )
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
-        lane = lane.for_columns(True)
-        rows = (
-            self._in_order(upstream, start, lane)
-            if self.pool is None
-            else self._of_pools(upstream, start, lane)
-        )
+        open_rows_of = self._in_order if self.pool is None else self._of_pools
         names, fills = list(self._fields), [how.value for how in self._fields.values()]
-        with closing(rows):
+        with closing(open_rows_of(upstream, start, lane.for_columns(True))) as rows:
             open_rows: list[PackedRow] = []
             for row in rows:
                 open_rows.append(row)
@@ -158,36 +138,34 @@ class Pack:
         raise UnknownCount("how many blocks Pack makes depends on how long the documents are")
 
     def describe(self) -> Mapping[str, Any]:
-        return {
-            "batching": {
-                "kind": "pack",
-                # Text, for a state is JSON, which has no NaN.
-                "fields": {
-                    name: {"value": str(how.value), "dtype": None if how.dtype is None else str(how.dtype)}
-                    for name, how in self._fields.items()
-                },
-                "length": self.length,
-                "batch_size": self.batch_size,
-                "pool": self.pool,
-                "overlong": self.overlong,
-            }
+        # Fills as text, since a state is JSON, which has no NaN.
+        padding = {
+            name: {"value": str(how.value), "dtype": None if how.dtype is None else str(how.dtype)}
+            for name, how in self._fields.items()
         }
+        return describe_options(self, "pack", fields=padding)
 
-    def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> RowStream:
+    def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> Generator[PackedRow, None, None]:
         """Documents end to end, cut every ``T`` tokens."""
         begins = start.get("from", START)
-        reader, cutter = self._reader(), Cutter(self.length, begins, start.get("used", 0))
-        with closing(upstream(begins, lane)) as blocks:
+        with closing(self._documents(upstream, begins, lane)) as documents:
+            yield from cut_rows(documents, self.length, begins, start.get("used", 0))
+
+    def _documents(
+        self, upstream: Opener, start: Position, lane: Lane
+    ) -> Generator[PackedDocument, None, None]:
+        reader = self._reader()
+        with closing(upstream(start, lane)) as blocks:
             for block in blocks:
                 for part, documents in reader.read(block):
                     first, stop = self._bounds(documents)
                     bounds = zip(first.tolist(), stop.tolist(), strict=True)
-                    yield from cutter.feed(documents.values, list(bounds), part.trail)
+                    for index, (begins, ends) in enumerate(bounds):
+                        yield DocumentPart(documents.values, begins, ends), part.trail, index
                 del block
-        yield from cutter.finish()
 
-    def _of_pools(self, upstream: Opener, start: Position, lane: Lane) -> RowStream:
-        """Documents put together by their lengths, pool by pool; batches go on from pool to pool."""
+    def _of_pools(self, upstream: Opener, start: Position, lane: Lane) -> Generator[PackedRow, None, None]:
+        """Documents put together by their lengths, pool by pool; a batch may have rows of two pools."""
         assert self.pool is not None
         reader, waiting = self._reader(), 0
         with closing(cut_pools(upstream, start, lane, self.pool)) as pools:
@@ -252,7 +230,7 @@ def _padding_of(fields: object) -> dict[str, PadField]:
     if not given:
         raise ValueError("fields should name at least one field")
     _names(given)
-    if clash := sorted(given.keys() & set(_TAKEN)):
+    if clash := sorted(given.keys() & _ADDED):
         raise ValueError(f"a packed block has {clash} of its own; rename the fields that are packed")
     padding = {name: PadField().with_options(name, how) for name, how in given.items()}
     for name, how in padding.items():
@@ -273,3 +251,337 @@ def _names(fields: Any) -> list[str]:
                 f"got {type(name).__name__}: {name!r}"
             )
     return names
+
+
+# --- rows: parts of documents, and which of them share a row ---
+
+
+class DocumentPart(NamedTuple):
+    """A run of one document's tokens.
+
+    Attributes:
+        values: Of each field, in which it is the run from ``start`` to ``stop``.
+        start: Its first token.
+        stop: Behind its last.
+    """
+
+    values: tuple[NDArray[Any], ...]
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class PackedRow:
+    """One row of a block.
+
+    Attributes:
+        parts: Of it, in order.
+        tokens: How many it has.
+        ended: The documents that end in it, each by its trail and its index there.
+        after: Where the lane goes on after it.
+        place: Of its first document: a trail, and its index there.
+    """
+
+    parts: list[DocumentPart] = field(default_factory=list)
+    tokens: int = 0
+    ended: list[tuple[Trail, int]] = field(default_factory=list)
+    after: Position = field(default_factory=dict)
+    place: tuple[Trail, range] = field(init=False)
+
+    def add(self, part: DocumentPart, trail: Trail, index: int) -> None:
+        """Append a part of the document that is sample ``index`` of a block."""
+        if not self.parts:
+            self.place = trail, range(index, index + 1)
+        self.parts.append(part)
+        self.tokens += part.stop - part.start
+
+    def keep(self) -> None:
+        """Copy the tokens, so that those of the other documents can go."""
+        self.parts = [
+            DocumentPart(tuple(inside[start:stop].copy() for inside in values), 0, stop - start)
+            for values, start, stop in self.parts
+        ]
+
+
+PackedDocument: TypeAlias = "tuple[DocumentPart, Trail, int]"
+"""A whole document, with its trail and its index there."""
+
+
+def cut_rows(
+    documents: Iterable[PackedDocument], width: int, begins: Position, used: int
+) -> Iterator[PackedRow]:
+    """Documents end to end, cut every ``width`` tokens.
+
+    A row's position says where the document that it ends in begins, and how many of its tokens were used.
+
+    Args:
+        documents: In their order.
+        width: Tokens of a row.
+        begins: Position before the first document.
+        used: How many tokens of that document are in rows already.
+    """
+    row = PackedRow()
+    before: tuple[Trail, int] | None = None  # the document before
+    for (values, first, stop), trail, index in documents:
+        at = first + used
+        if used and at >= stop:
+            raise ValueError(
+                f"the state was saved after {used} tokens of a document that now has {stop - first}; was its "
+                "shard written anew, or a function of .map changed?"
+            )
+        used = 0
+        if at == stop:  # an empty one has no token, but is counted
+            row.ended.append((trail, index))
+        while at < stop:
+            taken = min(stop - at, width - row.tokens)
+            row.add(DocumentPart(values, at, at + taken), trail, index)
+            at += taken
+            if at == stop:
+                row.ended.append((trail, index))
+            if row.tokens == width:
+                if at == stop:
+                    row.after = {"used": 0, "from": trail.after(index)}
+                else:
+                    row.after = {"used": at - first, "from": _after(before, begins)}
+                full, row = [row], PackedRow()
+                yield full.pop()
+        before = trail, index
+    if row.parts:
+        row.after = {"used": 0, "from": _after(before, begins)}
+        yield row
+
+
+def _after(document: tuple[Trail, int] | None, begins: Position) -> Position:
+    return begins if document is None else document[0].after(document[1])
+
+
+def split_lengths(lengths: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Documents cut into parts of at most ``most`` tokens, all but the last of a document that long.
+
+    Args:
+        lengths: ``(n,)``, of the documents.
+        most: Tokens of a part.
+
+    Returns:
+        For each part which document it is of, and how many tokens of it come before: ``(p,) int64`` both.
+        An empty document has none.
+    """
+    counts = -(-lengths // most)
+    document = np.repeat(np.arange(len(lengths)), counts)
+    nth = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return document, nth * most
+
+
+def best_fit(lengths: NDArray[np.int64], capacity: int) -> list[list[int]]:
+    """Parts dealt to rows, each into the fullest row that it fits, the longest parts first.
+
+    Best fit decreasing (Johnson, "Near-optimal bin packing algorithms", 1973). Rows are found by the room
+    that they have left: a set of bits says which rooms there are, whose lowest bit from the wanted one on is
+    the best fit. So a part costs about a microsecond, however many rows there are.
+
+    Args:
+        lengths: ``(p,)``, of the parts, from 1 to ``capacity``.
+        capacity: Tokens of a row.
+
+    Returns:
+        For each row the indices of its parts.
+    """
+    rows: list[list[int]] = []
+    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]
+    rooms = 0
+    for part in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[part])
+        fitting = rooms >> length
+        if fitting:
+            room = length + (fitting & -fitting).bit_length() - 1
+            row = with_room[room].pop()
+            if not with_room[room]:
+                rooms ^= 1 << room
+            rows[row].append(part)
+        else:
+            room, row = capacity, len(rows)
+            rows.append([part])
+        if left := room - length:
+            with_room[left].append(row)
+            rooms |= 1 << left
+    return rows
+
+
+def lay_rows(
+    rows: Sequence[PackedRow], names: Sequence[str], fills: Sequence[Any], width: int
+) -> dict[str, Column]:
+    """Rows as arrays.
+
+    Args:
+        rows: ``B`` of them, each of at most ``width`` tokens.
+        names: Of the fields, as in the parts.
+        fills: What each is filled up with.
+        width: ``T``.
+
+    Returns:
+        Each field ``(B, T, ...)``; ``segment_ids (B, T) int32``, which count the parts of a row from 1, 0
+        where it is filled up; ``positions (B, T) int32``, from 0 in each part and where it is filled up.
+    """
+    columns: dict[str, Column] = {}
+    total = len(rows) * width
+    parts = [row.parts for row in rows]
+    like = parts[0][0].values
+    for at, (name, fill) in enumerate(zip(names, fills, strict=True)):
+        laid = np.full((total, *like[at].shape[1:]), fill, like[at].dtype)
+        for number, inside in enumerate(parts):
+            place = number * width
+            for values, start, stop in inside:
+                end = place + stop - start
+                laid[place:end] = values[at][start:stop]
+                place = end
+        columns[name] = laid.reshape(len(rows), width, *laid.shape[1:])
+    # Each row's parts and then its padding, which may be empty: runs that make up all of the block.
+    ids = [chain(range(1, len(inside) + 1), (0,)) for inside in parts]
+    run_ids = np.fromiter(chain.from_iterable(ids), np.int32)
+    lengths = [
+        chain((stop - start for _, start, stop in inside), (width - row.tokens,))
+        for row, inside in zip(rows, parts, strict=True)
+    ]
+    run_lengths = np.fromiter(chain.from_iterable(lengths), np.int64)
+    segment_ids = np.repeat(run_ids, run_lengths)
+    begins = np.repeat((np.cumsum(run_lengths) - run_lengths).astype(np.int32), run_lengths)
+    positions = np.arange(total, dtype=np.int32) - begins
+    positions[segment_ids == 0] = 0
+    columns["segment_ids"] = segment_ids.reshape(len(rows), width)
+    columns["positions"] = positions.reshape(len(rows), width)
+    return columns
+
+
+# --- documents: sequences of numbers in one field, or in several of the same lengths ---
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of a block.
+
+    Attributes:
+        values: For each field the values of all of them, end to end: ``(m, ...)``.
+        offsets: ``(n + 1,) int64``: document ``i`` is ``values[offsets[i]:offsets[i + 1]]`` in each.
+    """
+
+    values: tuple[NDArray[Any], ...]
+    offsets: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class DocumentReader:
+    """Reads documents out of blocks, and sees to it that those of all blocks are alike.
+
+    Args:
+        fields: Which they are: what each is filled up with, and its dtype, None for that of the data.
+        most: How many tokens a document may have; None for any number.
+    """
+
+    fields: Mapping[str, PadField]
+    most: int | None = None
+    _seen: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def read(self, block: Block) -> Iterator[tuple[Block, Documents]]:
+        """The documents of a block: all at once, or one by one up to the first that cannot be packed.
+
+        Raises:
+            ValueError: A field is missing, no sequence of numbers, of another length than the first field,
+                or of another dtype or trailing dimensions than before; or a document is too long. Says of
+                which sample.
+        """
+        try:
+            whole = self._read(block)
+        except ValueError:
+            # What comes before the bad one is good, and may complete a batch.
+            for index in range(len(block)):
+                part = block.part(index, index + 1)
+                yield part, self._read(part)
+            raise
+        yield block, whole
+
+    def _read(self, block: Block) -> Documents:
+
+        def where(index: int) -> str:
+            return f"field {name!r} of {block.trail.place(index)}"
+
+        values: list[NDArray[Any]] = []
+        first: NDArray[np.int64] | None = None
+        for name, how in self.fields.items():
+            inside, offsets = _end_to_end(_column(block, name), how.dtype, where)
+            if first is None:
+                first = offsets
+            elif (unlike := np.flatnonzero(np.diff(first) != np.diff(offsets))).size:
+                at, other = int(unlike[0]), next(iter(self.fields))
+                raise ValueError(
+                    f"{where(at)}: expected the length {np.diff(first)[at]} of field {other!r}, "
+                    f"found {np.diff(offsets)[at]}; fields that are packed together go along token by token"
+                )
+            values.append(self._like_before(name, inside, lambda: where(0)))
+        assert first is not None
+        if self.most is not None and (above := np.flatnonzero(np.diff(first) > self.most)).size:
+            at = int(above[0])
+            raise ValueError(
+                f"{where(at)}: expected at most {self.most} tokens, found {np.diff(first)[at]}; filter such "
+                "documents out, or cut them with overlong='split' or 'truncate'"
+            )
+        return Documents(tuple(values), first)
+
+    def _like_before(self, name: str, values: NDArray[Any], where: Callable[[], str]) -> NDArray[Any]:
+        """Refuse another dtype than that of the documents before; none at all has no dtype."""
+        if not len(values):
+            return values
+        if name not in self._seen:
+            value = self.fields[name].value
+            try:
+                exact_fill(value, values.dtype)
+            except ValueError as error:
+                raise ValueError(f"{where()}: {error}; {fill_advice(value, values.dtype)}") from None
+            self._seen[name] = np.empty((0, *values.shape[1:]), values.dtype)
+        seen = self._seen[name]
+        if seen.shape[1:] != values.shape[1:]:
+            raise ValueError(
+                f"{where()}: expected the shape {_shape_of(seen)} as in the documents before, found "
+                f"{values.shape}; only the first dimension may differ{squeeze_advice(values.shape)}"
+            )
+        if seen.dtype != values.dtype:
+            raise ValueError(
+                f"{where()}: expected tokens of dtype {seen.dtype} as in the documents before, found "
+                f'{values.dtype}; give Pack({{"{name}": {{"dtype": "{seen.dtype}"}}}}), which converts '
+                "all of them"
+            )
+        return values
+
+
+def _end_to_end(
+    column: Column, dtype: Any, where: Callable[[int], str]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """A column of sequences of numbers as one array, of the dtype if given, and their offsets in it."""
+    if isinstance(column, np.ndarray) and column.ndim > 1:
+        column = Ragged.of(column)
+    if isinstance(column, Ragged) and isinstance(column.flat, np.ndarray):
+        (values,) = to_pieces([column.flat], dtype, lambda _: where(0))
+        return values, column.offsets - column.offsets[0]
+    arrays = to_arrays(list(column), where)
+    # Without the empty ones, which have no token of any dtype: in a block of their own nothing is held
+    # against them either, and what is packed must not depend on how the stream was cut into blocks.
+    full = [index for index, array in enumerate(arrays) if len(array)]
+    pieces = to_pieces([arrays[index] for index in full], dtype, lambda nth: where(full[nth])) if full else []
+    return np.concatenate(pieces or arrays[:1]), offsets_of([len(array) for array in arrays])
+
+
+def _shape_of(document: NDArray[Any]) -> str:
+    """``(T, 80)``: its trailing dimensions behind the one that differs."""
+    return f"({', '.join(['T', *map(str, document.shape[1:])])}{',' if document.ndim == 1 else ''})"
+
+
+def _column(block: Block, name: str) -> Column:
+    try:
+        return block.column(name)
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    except TypeError:
+        kinds = " and ".join(sorted({type(sample).__name__ for sample in block.rows()}))
+        raise ValueError(
+            f"expected samples that are mappings with a field {name!r}, found {kinds} from "
+            f"{block.trail.place(0)} on"
+        ) from None

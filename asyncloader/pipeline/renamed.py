@@ -1,4 +1,4 @@
-"""Names that have changed, and habits of other libraries: what to write instead. Only errors look here."""
+"""Names that have changed, and habits of other libraries: what to write instead. Used only for errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-#: What ``asyncloader`` had, and where it is now.
+#: Names that ``asyncloader`` had, and where they are now.
 NAMES: Mapping[str, str] = {
     **{name: f"asyncloader.tools.{name}" for name in ("EpochVerdict", "Finding", "verify_audit")},
     **{name: f"asyncloader.observe.{name}" for name in ("Metrics", "Report", "Statistics")},
@@ -26,25 +26,25 @@ NAMES: Mapping[str, str] = {
     "zip": "zip_datasets",
 }
 
-#: What pipelines of other libraries, or earlier ones, have as methods.
+#: Methods of other libraries' pipelines, or of earlier versions.
 OPERATORS: Mapping[str, str] = {
     **dict.fromkeys(("batch", "batched"), "the loader makes batches: DataLoader(ds, batch_size=32)"),
     "cache": 'from_urls(urls, cache_dir="/a/folder") keeps whole shards on disk',
     "collate": "the loader collates: DataLoader(ds, batch_size=32, collate_fn=function)",
-    "prefetch": "the loader reads ahead by itself: DataLoader(ds, prefetch_factor=4, memory_limit=...)",
+    "prefetch": "the loader always reads ahead: DataLoader(ds, prefetch_factor=4, memory_limit=...)",
     "select": '.select_columns("jpg", "cls") keeps these fields of each sample; .filter(function) keeps the '
     "samples for which function(sample) is true",
     "to_tuple": '.select_columns("jpg", "cls") keeps fields, and .map(lambda sample: tuple(sample.values())) '
     "makes tuples of them",
 }
 
-#: Options of ``DataLoader`` that have gone.
+#: Options of ``DataLoader`` that were removed.
 LOADER_OPTIONS: Mapping[str, str] = {
     "ahead": "prefetch_factor=, the number of batches that are made ahead",
     "replicate": "rank=rank // n and world_size=world_size // n, where n consecutive ranks read the same",
 }
 
-#: Attributes of ``DataLoader`` that have gone.
+#: Attributes of ``DataLoader`` that were removed.
 LOADER_ATTRIBUTES: Mapping[str, str] = {
     "receipt": "loader.statistics has what the latest pass delivered, and what it was expected to",
 }
@@ -57,7 +57,7 @@ def missing(owner: object, whose: str, name: str, table: Mapping[str, str]) -> A
 
 
 def with_advice(table: Mapping[str, str]) -> Callable[[_F], _F]:
-    """For a function: the error for an unknown option says what to write in its place."""
+    """A decorator: the error for a removed option says what to write instead."""
 
     def decorate(function: _F) -> _F:
         @wraps(function)

@@ -1,4 +1,4 @@
-"""The source of streaming recipes: shards by URL, read ahead and decoded in the lane's order."""
+"""The source of streaming datasets: shards by URL, read ahead and decoded in the lane's order."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from ..types import Buffer, Position, Span
 from .lane import START, Blocks, Lane
 from .skips import StepSkips
 
-# From the bytes of a shard to its blocks: as far as they are wanted, by the shard's name, and ahead.
+# --- from the bytes of a shard to its blocks ---
 
-# Of blocks that wait, and of the one in the making: one of the largest, some ten of token ids.
+# For blocks that are decoded ahead, and the one being decoded: one of the largest, or some ten of token ids.
 _AHEAD_BYTES = 8 << 20
 
-# More than this part of what a lane may have is not worth it: it is better read ahead.
+# Not more than this part of a lane's budget: memory helps more for reading ahead.
 _MOST_SHARE = 1 / 8
 
 
 def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
-    """What the bytes of a shard are, from the first sample that is wanted on."""
+    """The blocks of a shard, from the first sample that is wanted on."""
     decoder: Decoder | None = None
     for chunk in watched:
         decoder = decoder or open_decoder()
@@ -65,7 +65,7 @@ def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], clos
 
 
 def up_to(stop: int | None, blocks: Blocks) -> Blocks:
-    """The blocks up to a sample of their shard; closes them there."""
+    """The blocks up to a sample of their shard; closes ``blocks`` there."""
     with closing(blocks):
         for block in blocks:
             if stop is None or block.trail.place(len(block) - 1).sample < stop - 1:
@@ -78,9 +78,9 @@ def up_to(stop: int | None, blocks: Blocks) -> Blocks:
 
 
 def with_url(block: Block, url: str) -> Block:
-    """Name the shard in samples that have a key; other JSON objects stay the user's."""
+    """Add the shard's URL to samples that have a key; other JSON objects stay as the user wrote them."""
     if isinstance(block, Rows):  # columns have no keys
-        for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
+        for sample in block.samples:  # check each: where a block ends depends on how the bytes came
             if "__key__" in sample:
                 sample["__url__"] = url
     return block
@@ -91,9 +91,9 @@ class PieceReading:
     """Where a lane is in its pieces.
 
     Attributes:
-        attempts: Counts what is skipped; None where every error is raised.
+        attempts: Counts what is skipped; None if every error is raised.
         nth: Number of the piece.
-        sample: Index in the shard of the sample that comes next, as far as that is of use.
+        sample: Index in the shard of the next sample; kept up to date only if errors are skipped.
     """
 
     attempts: StepSkips | None
@@ -101,7 +101,7 @@ class PieceReading:
     sample: int = 0
 
     def entries(self, block: Block) -> dict[str, Any]:
-        """What positions of the next block say of the piece."""
+        """The entries of the piece in positions of the next block."""
         if self.attempts is None:
             return {"shard": self.nth}
         self.attempts.good(len(block))
@@ -110,15 +110,15 @@ class PieceReading:
 
 
 def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -> Blocks:
-    """The same blocks, decoded on a thread of their own while those before become batches.
+    """The same blocks, decoded on their own thread while those before become batches.
 
-    Or decoded as they are asked for, where memory is short. It pays for decoders that release the
-    interpreter's lock, as pyarrow's do: others only change places with the thread that they are to relieve.
+    If memory is short, they are decoded when they are needed. The thread helps only with decoders that
+    release the GIL, as pyarrow's do: others would only contend with the thread that they should relieve.
 
     Args:
         blocks: Pulled and closed on a thread.
-        claim: To take the memory from, for nothing else; closed in the end.
-        wake: Makes ``blocks`` end soon wherever it waits; called from another thread, before it is closed.
+        claim: The memory to take from, used for nothing else; closed at the end.
+        wake: Makes ``blocks`` end soon if it waits; called from another thread, before ``blocks`` is closed.
     """
     if not claim.set_aside(_AHEAD_BYTES, _MOST_SHARE):
         claim.close()
@@ -133,7 +133,7 @@ def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -
                 made = [producer.receive()]
             except EndOfChannel:
                 return
-            yield made.pop()  # nothing here holds it meanwhile
+            yield made.pop()  # which is not held here meanwhile
 
 
 def _costs_of(blocks: Blocks) -> Generator[tuple[Block, int], None, None]:
@@ -144,47 +144,39 @@ def _costs_of(blocks: Blocks) -> Generator[tuple[Block, int], None, None]:
             del block
 
 
-# The clients of stores that lanes share.
-
-
 def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
-    """One set of clients for all lanes of an engine.
+    """One set of clients of stores for all lanes of an engine.
 
     Args:
         access: How shards are reached.
         lane: One of them.
         shares: Whether several lanes read parts of one shard.
     """
-    stores: Stores | CachedStores | None = lane.services.clients.get(id(access))
-    if stores is None:
-        stores = lane.services.clients[id(access)] = _open(access, lane, shares)
-    return stores
+    services, engine = lane.services, lane.services.engine
+    if id(access) not in services.clients:
+        stores: Any = Stores(engine.resources, access, services.network, services.traffic)
+        if access.cache is not None:
+            made = engine.resources, engine.submit, services.network
+            stores = CachedStores(stores, access, access.cache, *made, shares=shares)
+        services.clients[id(access)] = stores
+    found: Stores | CachedStores = services.clients[id(access)]
+    return found
 
 
-def _open(access: Access, lane: Lane, shares: bool) -> Stores | CachedStores:
-    engine = lane.services.engine
-    stores = Stores(engine.resources, access, lane.services.network, lane.services.traffic)
-    if access.cache is None:
-        return stores
-    cache, resources = access.cache, engine.resources
-    return CachedStores(stores, access, cache, resources, engine.submit, lane.services.network, shares=shares)
+# --- footers of shards, kept from epoch to epoch ---
 
-
-# The footers of shards, kept from epoch to epoch.
-
-# Of some 3,000 shards with 20 KiB each, which is usual. Those least lately used go first.
+# Enough for some 3,000 shards with 20 KiB each, which is usual. Those least recently used are dropped first.
 _MOST_BYTES = 64 << 20
-
-_Version = tuple[str, int]
 
 
 class FooterCache:
-    """Footers by URL, of each shard that of the last version and length. Empty in another process."""
+    """Footers by URL, of each shard that of its latest version and length. Empty in another process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # plans run on several threads
-        self._footers: OrderedDict[str, tuple[_Version, bytes]] = OrderedDict()
-        self._bytes = 0
+        self.lock = threading.Lock()  # plans run on several threads
+        #: Each with the version and the length of its shard, the least recently used first.
+        self.footers: OrderedDict[str, tuple[str, int, bytes]] = OrderedDict()
+        self.size_bytes = 0
 
     def __reduce__(self) -> Any:
         return FooterCache, ()
@@ -193,39 +185,34 @@ class FooterCache:
         """Those of one shard."""
         return ShardFooters(self, url)
 
-    def find(self, url: str, version: _Version) -> bytes | None:
-        """The footer, if it is kept."""
-        with self._lock:
-            kept = self._footers.get(url)
-            if kept is None or kept[0] != version:
-                return None
-            self._footers.move_to_end(url)
-            return kept[1]
-
-    def keep(self, url: str, version: _Version, footer: bytes) -> None:
-        """Keep it, in place of that of another version, and of what was used longest ago."""
-        with self._lock:
-            if url in self._footers:
-                self._bytes -= len(self._footers.pop(url)[1])
-            self._footers[url] = version, footer
-            self._bytes += len(footer)
-            while self._bytes > _MOST_BYTES:
-                _, (_, oldest) = self._footers.popitem(last=False)
-                self._bytes -= len(oldest)
-
 
 @dataclass(frozen=True, slots=True)
 class ShardFooters:
-    """Those of one shard; see ``formats.columnar.footers``."""
+    """The footer of one shard; see ``formats.decoder.Footers``."""
 
     cache: FooterCache
     url: str
 
     def find(self, version: str, length: int) -> bytes | None:
-        return self.cache.find(self.url, (version, length))
+        """The footer, if it is kept."""
+        with self.cache.lock:
+            kept = self.cache.footers.get(self.url)
+            if kept is None or kept[:2] != (version, length):
+                return None
+            self.cache.footers.move_to_end(self.url)
+            return kept[2]
 
     def keep(self, version: str, length: int, footer: bytes) -> None:
-        self.cache.keep(self.url, (version, length), footer)
+        """Keep it instead of that of another version, and instead of those least recently used."""
+        cache = self.cache
+        with cache.lock:
+            if self.url in cache.footers:
+                cache.size_bytes -= len(cache.footers.pop(self.url)[2])
+            cache.footers[self.url] = version, length, footer
+            cache.size_bytes += len(footer)
+            while cache.size_bytes > _MOST_BYTES:
+                _, (_, _, oldest) = cache.footers.popitem(last=False)
+                cache.size_bytes -= len(oldest)
 
 
 Unit: TypeAlias = Literal["samples", "bytes"]
@@ -241,15 +228,15 @@ class Shards:
         formats: The format of each.
         access: How they are reached.
         checks: What an index expects of each; empty without one.
-        selection: Which columns and rows are wanted, where the formats have columns.
+        selection: Which columns and rows are wanted, of formats that have columns.
         footers: Of shards that were read in an epoch before.
-        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all. Those of an
-            index are in ``checks``.
-        cuts: Whether lanes may be cut inside of them, where an index is known.
-        weighs: Whether whole ones are dealt by how large they are, where that is known.
-        index: That of their folder, where another library has written it; what it expects is in ``checks``.
-        delimiter: What separates the fields of CSV; None for what is usual.
-        lacking: Why no index says how many samples are in each, and what to do, where that is known.
+        sizes: Length of each in bytes, ``(shards,) int64``; None if one is unknown. Those of an index are in
+            ``checks``.
+        cuts: Whether lanes may be cut inside of shards, if an index is known.
+        weighs: Whether whole shards are dealt by size, if the sizes are known.
+        index: The index of their folder, if another library has written it; its entries are in ``checks``.
+        delimiter: What separates the fields of CSV; None for the usual one.
+        lacking: Why no index says how many samples are in each, and what to do, if that is known.
     """
 
     urls: Sequence[str]
@@ -278,21 +265,21 @@ class Shards:
 
     @property
     def schema(self) -> Any:
-        """What they hold, where their format is read by what an index says of it; else None."""
+        """The types of their samples, if an index has them and their format needs them; otherwise None."""
         return None if self.index is None else self.index.schema
 
     def whole(self) -> Shards:
-        """The same, of which each shard goes to one lane as a whole, in turn, whatever is known of it."""
+        """The same, with whole shards dealt to the lanes in turn, whatever is known of them."""
         return replace(self, cuts=False, weighs=False)
 
     def dealt_as(self, described: Mapping[str, Any]) -> Shards:
-        """The same, dealt as a state says that they were: in turn, if it says nothing of it."""
+        """The same, dealt as in a saved state: in turn, if the state does not say how."""
         return self if {"dealt", "sizes_sha256"} & described.keys() else replace(self, weighs=False)
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The samples of the lane's pieces; a position is ``{"shard", "from": position in it}``.
 
-        ``shard`` counts the lane's pieces, of which each is of another shard.
+        ``shard`` counts the lane's pieces; each piece is of another shard.
         """
         key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
         mine = self._dealing.of_lane(lane.topology.lane, lane.topology.lanes, key)
@@ -313,17 +300,17 @@ class Shards:
                 first, inside = reading.nth + 1, START
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
-        """The samples of these pieces, and no byte behind them, as far as an index tells where that is."""
+        """The samples of these pieces. If an index has their offsets, no byte after them is requested."""
         return self._read(pieces, START, lane, PieceReading(None, 0))
 
     def _read(self, mine: Pieces, start: Position, lane: Lane, reading: PieceReading) -> Blocks:
-        """The samples from the piece on that ``reading`` is at, up to what cannot be read."""
+        """The samples from the piece on that ``reading`` is at, up to the first that cannot be read."""
         first = reading.nth
         if self._cut(mine[first], start) is None:
             first, start = first + 1, START
 
         def cuts() -> Iterator[tuple[int, int, Cut]]:
-            # Made as they come up: a lane may have a million shards.
+            # Made one at a time: a lane may have a million shards.
             for nth in range(first, len(mine)):
                 cut = self._cut(mine[nth], start if nth == first else START)
                 assert cut is not None, "only a position can be at the end of a piece"
@@ -342,11 +329,11 @@ class Shards:
             lane.services.traffic,
         )
         lane.services.engine.submit(work, out)
-        # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
-        # What is skipped is counted as it comes, on one thread.
+        # Rows are made with the GIL held, so a thread for them would only contend with the decoder.
+        # Skipped samples are counted as they come, on one thread.
         if lane.columns and self._decodes_without_lock and reading.attempts is None:
-            aside = replace(lane, stopwatch=lane.stopwatch.helper())
-            blocks = aside.stopwatch.timed(DECODE, self._blocks_of(cuts(), out, aside, reading))
+            helped = replace(lane, stopwatch=lane.stopwatch.helper())
+            blocks = helped.stopwatch.timed(DECODE, self._blocks_of(cuts(), out, helped, reading))
             blocks = decode_ahead(blocks, lane.budget.claim(lane.topology.lane), out.close)
         else:
             blocks = self._blocks_of(cuts(), out, lane, reading)
@@ -394,7 +381,7 @@ class Shards:
     def weigh_lanes(self, deal: Deal, unit: Unit) -> list[float] | None:
         """How much each lane of ``deal`` is dealt, in samples or in bytes of shards.
 
-        Filters and operators are left aside. None where that is not known of every shard.
+        Filters and operators are ignored. None if that is not known of every shard.
         """
         if unit == "samples":
             known = self.checks.count_of(Known.SAMPLES) == len(self.urls)
@@ -403,7 +390,7 @@ class Shards:
 
     @property
     def _lengths(self) -> npt.NDArray[np.int64] | None:
-        """The length of each shard in bytes, the same whoever tells it; None where one is not known."""
+        """The length of each shard in bytes, from the index or the store; None if one is unknown."""
         checks = self.checks
         if checks.count_of() < len(self.urls) or checks.count_of(Known.NO_SIZE):
             return self.sizes
@@ -411,15 +398,15 @@ class Shards:
 
     @property
     def _dealt_by(self) -> npt.NDArray[np.int64] | None:
-        """By what whole shards are dealt; None where they are dealt in turn, or cut.
+        """The sizes by which whole shards are dealt; None if they are dealt in turn, or cut.
 
-        Not by samples, even where these are known: what an index adds later is to change no order.
+        Not their samples, even if these are known: an index that is added later should change no order.
         """
         return None if self.is_indexed or not self.weighs else self._lengths
 
     @cached_property
     def is_indexed(self) -> bool:
-        """Whether the index tells of every shard what it takes to cut lanes inside of it."""
+        """Whether lanes are cut inside of shards: an index has what that needs for every shard."""
         return self.cuts and self.checks.is_indexed
 
     def places_at(self, position: Position, deal: Deal) -> list[Place]:
@@ -432,7 +419,7 @@ class Shards:
         return [Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)]
 
     def count_unread(self, position: Position, deal: Deal) -> int:
-        """How many shards the one lane of ``deal`` has not read to their ends."""
+        """How many shards the one lane of ``deal`` has not read to the end."""
         mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
         nth: int = position.get("shard", 0)
         return len(mine) - min(nth, len(mine))
@@ -442,7 +429,7 @@ class Shards:
 
     @cached_property
     def _described(self) -> Mapping[str, Any]:
-        """Made once, for the first state: a million names take a second."""
+        """Computed once, for the first state: the digest of a million names takes a second."""
         described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
         if (places := places_digest(self.urls)) is not None:
             described["places_sha256"] = places
@@ -457,13 +444,13 @@ class Shards:
         return {**described, **self._described_how()}
 
     def _described_how(self) -> dict[str, Any]:
-        """How they are read, where that was said."""
+        """How they are read, as far as the user gave options for it."""
         described = dict(self.selection.describe())
         return described if self.delimiter is None else {**described, "delimiter": self.delimiter}
 
     @cached_property
     def _decodes_without_lock(self) -> bool:
-        """Whether a package that releases the interpreter's lock decodes all shards."""
+        """Whether a package that releases the GIL decodes all shards."""
         return all("filters" in formats[name].options for name in set(self.formats))
 
     @cached_property
@@ -474,12 +461,12 @@ class Shards:
         return self.checks[shard] if self.checks else None
 
     def _known_of(self, shard: int) -> dict[str, Any]:
-        """What plans and decoders are told."""
+        """Options of plans and decoders alike."""
         unpacked = teller_of(self.index).unpacked_of(self._check(shard))
         return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
 
     def _cut(self, piece: Piece, start: Position) -> Cut | None:
-        """What to read of a shard for a piece of it, from a position on; None if there is no more of it."""
+        """What to read of a shard for a piece of it, from a position on; None if nothing is left of it."""
         check = self._check(piece.shard) if self.is_indexed else None
         if check is None:
             return cut_piece(piece, start)
@@ -504,7 +491,7 @@ class Shards:
     def _open_decoder(
         self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool, pass_over: PassOver | None
     ) -> Decoder:
-        """The decoder of what is read of a shard, which is known when its first chunk has come."""
+        """The decoder of what is read of a shard; called when its first chunk has come."""
         if chunks.layout is None:
             return open_decoder(
                 self.formats[shard],
@@ -554,13 +541,13 @@ class Shards:
             chunks.close()
 
 
-# Shards looked at before any is read for its samples: how many are in each, and where to begin inside.
+# --- shards that are looked at before any is read for its samples ---
 
 
 @contextmanager
 def open_survey(shards: Shards, at_once: int) -> Iterator[tuple[Survey, ThreadPoolExecutor]]:
-    """What looks at shards, and as many threads as it is to look at at a time."""
-    # The threads first, so that the engine's end ends what they wait for.
+    """A survey of shards, and as many threads as shards should be looked at at a time."""
+    # Threads are shut down last, since closing the engine ends what they wait for.
     threads = ThreadPoolExecutor(at_once, thread_name_prefix="asyncloader-survey")
     try:
         with Engine() as engine:
@@ -573,22 +560,25 @@ def open_survey(shards: Shards, at_once: int) -> Iterator[tuple[Survey, ThreadPo
 def count_shards(
     shards: Shards,
     known: Mapping[int, Expected],
-    told: Callable[[int, Expected], object],
+    report: Callable[[int, Expected], object],
     *,
     at_once: int = 2,
 ) -> Expectations:
-    """How many samples are in each shard, and where to begin inside of it.
+    """Count the samples of each shard, and find where to begin inside of it.
 
     Args:
-        shards: Those of which an index tells it are not read, but for those that it calls
-            empty, which nobody would read later and see that they are not.
+        shards: Those whose index has both are not read, except if it says that they are empty: an empty shard
+            is never read later, so a wrong entry would not be noticed.
         known: What was found of some before, by number.
-        told: Called with what is found of each other one, in any order, on one thread at a time.
-        at_once: How many are read at a time. Two: what is counted has to be decoded, with the interpreter's
-            lock for the most part; but not what says itself how many it holds.
+        report: Called with what is found of each other shard, in any order, on one thread at a time.
+        at_once: How many are read at a time. Two, since decoding mostly holds the GIL; more for formats that
+            say how many samples they hold.
+
+    Returns:
+        What is known of each shard, by its index and by counting it.
 
     Raises:
-        StoreError, FormatError: One cannot be read, or is not sound.
+        StoreError, FormatError: A shard cannot be read, or is damaged.
     """
     entries = [*shards.checks] if shards.checks else [None] * len(shards.urls)
     for number, expected in known.items():
@@ -605,10 +595,10 @@ def count_shards(
 
         for number, expected in zip(missing, threads.map(count, missing), strict=True):
             entries[number] = _counted(entries[number], expected)
-            told(number, expected)
+            report(number, expected)
     return Expectations.of(entries)
 
 
 def _counted(entry: Expected | None, found: Expected) -> Expected:
-    """What is known of a shard by its index, and by counting it."""
+    """What is known of one shard, by its index and by counting it."""
     return found if entry is None else replace(entry, samples=found.samples, offsets=found.offsets)

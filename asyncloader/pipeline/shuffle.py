@@ -1,9 +1,9 @@
 """``.shuffle``, and the pools that it, batchings and functions of many samples work on.
 
 A pool is a run of consecutive samples of a lane that is worked on as a whole: a window of a shuffle, a
-chunk that a function is given, or what batches are made of. What is made of it depends on its samples and
-its number alone. So a position needs only where the pool began and how much of it was handed on; resuming
-reads at most the open pool again.
+chunk for a function of many samples, or the samples that batches are made of. The result depends on its
+samples and its number alone. So a position needs only where the pool began and how much of the result was
+passed on; resuming reads at most the open pool again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .calls import PIECE_SAMPLES
 from .lane import START, Blocks, Lane, Opener
 from .op import Op
 
-# Keeps the draw apart from that of a shuffle's window of the same number.
+# Makes the draw different from that of a shuffle's window of the same number.
 _DRAW = 0x706F6F6C
 
 
@@ -30,10 +30,10 @@ class PoolSpan:
     """Where a pool lies in its lane's stream.
 
     Attributes:
-        name: Of the pool's number in positions.
-        number: Counted in its lane.
+        name: The key of the pool's number in positions.
+        number: Its number in the lane.
         begins: Upstream position before its first sample.
-        ends: Upstream position after its last, None if the stream ends there.
+        ends: Upstream position after its last sample, None if the stream ends there.
     """
 
     name: str
@@ -42,7 +42,7 @@ class PoolSpan:
     ends: Position | None
 
     def after(self, emitted: int, count: int) -> Position:
-        """The position after so many of the ``count`` parts that the pool makes."""
+        """The position after ``emitted`` of the ``count`` parts that are made of the pool."""
         if emitted == count and self.ends is not None:
             return {self.name: self.number + 1, "emitted": 0, "from": self.ends}
         return {self.name: self.number, "emitted": emitted, "from": self.begins}
@@ -50,12 +50,12 @@ class PoolSpan:
 
 @dataclass(slots=True)
 class SpanTrail(OuterTrail):
-    """Positions of some of the samples that a pool makes.
+    """Positions of some of the samples that are made of a pool.
 
     Args:
         span: Where the pool lies.
-        first: How many of its samples came before these.
-        count: How many it makes.
+        first: How many samples of the result come before these.
+        count: How many the result has.
     """
 
     span: PoolSpan
@@ -71,9 +71,9 @@ class Pool:
     """One pool.
 
     Attributes:
-        samples: Of it.
-        span: Where it lies; holds none of them.
-        emitted: How many parts of it were handed on before the pass began.
+        samples: Its samples.
+        span: Where it lies, without the samples.
+        emitted: How many parts of the result were passed on before the pass began.
     """
 
     samples: Block
@@ -86,12 +86,12 @@ def cut_pools(
 ) -> Generator[Pool, None, None]:
     """The pools of a lane from ``start`` on, each of ``size`` samples but the last.
 
-    Nothing here holds a pool while it is made use of: whoever lets go of it holds none while the next fills.
+    A pool is not held here after it was passed on, so the caller decides whether two are in memory at a time.
 
     Args:
         upstream, start, lane: As of ``Op.open``.
         size: Samples of a pool.
-        name: Of its number in positions.
+        name: The key of its number in positions.
     """
     number, emitted, begins = start.get(name, 0), start.get("emitted", 0), start.get("from", START)
     gather = Gather(size)
@@ -111,17 +111,17 @@ def cut_pools(
 
 
 def draw_pool(pool: Pool, count: int, lane: Lane) -> list[int]:
-    """The order of the ``count`` parts of a pool: drawn, so that it says nothing of their lengths."""
+    """The order of the ``count`` parts of a pool: drawn, so that it does not depend on their lengths."""
     return permutation(
         count, *lane.draw_key(lane.order_seed or 0), lane.topology.lane, pool.span.number, _DRAW
     )
 
 
-# Chunks: pools of a lane's samples that a function of the user's is given at once.
+# --- chunks: pools for a function of many samples ---
 #
-# Where a chunk begins and ends is part of what it means: a function may look at all of its samples. So a
-# position within one says where the chunk began and how many samples of it were handed on, and whoever is
-# opened there has the function called for the same chunk again.
+# A function may look at all samples of its chunk, so the bounds of a chunk matter. A position inside one says
+# where the chunk began and how many of its samples were passed on. A stream that is opened there calls the
+# function for the same chunk again.
 
 
 def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Generator[Pool, None, None]:
@@ -129,24 +129,24 @@ def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Gen
     return cut_pools(upstream, start, lane.for_columns(True), size, "chunk")
 
 
-def hand_on(chunk: Pool, made: Block) -> Blocks:
-    """What was made of a chunk and is not handed on yet.
+def pass_on(chunk: Pool, made: Block) -> Blocks:
+    """What was made of a chunk and was not passed on before.
 
     Args:
-        chunk: Where it lies, and how much of it was.
-        made: As many samples as were made of it, on trails of the samples that they were made of.
+        chunk: Where it lies, and how much of it was passed on.
+        made: The result, on trails of the samples that it was made of.
     """
     count = len(made)
     if chunk.emitted < count:
         yield made.follow(SpanTrail(made.trail, chunk.span, 0, count)).part(chunk.emitted, count)
 
 
-# ``.shuffle``: the order of shards, and the order of samples within windows.
+# --- ``.shuffle`` ---
 #
 # A window is ``n`` consecutive samples of a lane. It is filled, permuted by a draw keyed with (seed, epoch,
-# repetition, lane, window), and handed on; so a position needs only where the window began and how many of
-# it were delivered, and resuming reads at most the open window again. A reservoir that refills with every
-# sample mixes a little better, but its content depends on everything read before.
+# repetition, lane, window), and passed on. So a position needs only where the window began and how many of
+# its samples were delivered, and resuming reads at most the open window again. A reservoir that is refilled
+# with every sample mixes a little better, but its content depends on everything read before.
 
 _COLUMNS_PIECE_SAMPLES = 1024
 
@@ -156,8 +156,8 @@ class Shuffle(Op):
     """Permute the samples within windows of ``window`` samples.
 
     Args:
-        window: Samples per window. A lane holds one window in memory, and a second while it fills.
-        seed: Names the draw. The epoch is mixed in, so each epoch has another order.
+        window: Samples per window. A lane holds one window in memory, and a second while that fills.
+        seed: Of the draw, together with the epoch, so each epoch has another order.
     """
 
     window: int
@@ -174,7 +174,7 @@ class Shuffle(Op):
         with closing(cut_pools(upstream, start, lane, self.window, "window")) as pools:
             for window in pools:
                 yield from self._emit(window, lane)
-                del window  # two of them are held as it is
+                del window  # there is a second one anyway while that fills
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "shuffle", "window": self.window, "seed": self.seed}
@@ -183,7 +183,7 @@ class Shuffle(Op):
         samples, span = window.samples, window.span
         key = *lane.draw_key(self.seed), lane.topology.lane, span.number
         order = permutation(len(samples), *key)
-        # What is picked of columns is copied, which pays for many at once.
+        # Samples picked from columns are copied, which is cheaper for many at once.
         piece = PIECE_SAMPLES if isinstance(samples, Rows) else _COLUMNS_PIECE_SAMPLES
         drawn = _DrawnTrail(samples.trail, order, key)
         for first in range(window.emitted, len(order), piece):
@@ -194,7 +194,7 @@ class Shuffle(Op):
 
 @dataclass(slots=True)
 class _DrawnTrail(PickedTrail):
-    """All samples of a window in their order, which need not be told where the key is."""
+    """All samples of a window in their order, which follows from the key."""
 
     key: tuple[int, ...]
 

@@ -1,8 +1,8 @@
-"""What may go wrong in an epoch and be passed over: samples and shards, within a budget.
+"""Errors that an epoch may skip: of samples and of shards, within a budget.
 
-Nothing is passed over unless a loader is given a budget. Then each lane counts for itself what it skips, and
-its positions say how many that were: whoever is opened at one goes on counting from there, and what comes
-again behind it is skipped and counted again. So the counts of a resumed epoch are those of one in a piece.
+Nothing is skipped unless a loader is given a budget. Then each lane counts what it skips, and its positions
+have that count. A lane that is opened at a position continues the count from there; samples after it are
+skipped and counted again. So a resumed epoch has the same counts as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from typing import Any
 
 from ..blocks import Block, PickedTrail, Place
 from ..errors import SkipBudgetError
-from ..quantity import as_counts, as_whole
+from ..quantity import as_count, as_counts
 from ..types import Position
 
 _KEY = "skipped"
 
-# What ``rate`` is a part of: enough for one in a hundred to mean something.
+# The number of samples that ``rate`` refers to: enough for a rate of one in a hundred.
 _RATE_SAMPLES = 1000
 
-# Of an error in a line of the dead letters, and in the message that the budget is spent.
+# Of an error in a line of the dead letters, and in the message when the budget is spent.
 _MOST_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
 class SkipErrors:
-    """Pass over samples and shards that cannot be had, within a budget: for ``DataLoader(on_error=...)``.
+    """Skip samples and shards that fail, within a budget: for ``DataLoader(on_error=...)``.
 
     Skipped are samples whose function (of ``.map``, ``.filter``, ``.decode``) raises, lines of a shard that
-    are no JSON or text, and the rest of a shard from where it is corrupt, cut, changed or gone. Not skipped
-    are errors of functions of many samples, of collating and of batching: whose fault they are, nobody knows.
+    are no JSON or text, and the remaining part of a shard that is corrupt, cut, changed or missing. Errors of
+    functions of many samples, of collating and of batching are raised, since no single sample causes them.
 
     At least one bound has to be given: without any, a wrong path or function would make an empty epoch.
 
     Args:
-        max: The most samples and shards together that an epoch may skip on this rank, whatever it was resumed
-            from. The rest of a shard counts once.
-        rate: The most of the last 1,000 samples of a lane that a step of the dataset may skip, from 0 to 1.
+        max: The most samples and shards together that an epoch may skip on this rank, also over several
+            resumes. The remaining part of a shard counts once.
+        rate: The most of the last 1,000 samples of a lane that an operator or the source may skip, from 0
+            to 1.
         consecutive: The most that it may skip in a row.
         dead_letters: A file to which a line of JSON is appended for each: ``what`` (``"sample"`` or
-            ``"shard"``), ``shard``, ``sample`` (its index), ``offset`` (where known), ``key``, ``error``,
-            ``during``, ``epoch``, ``rank``, ``lane``. What comes again after a resume is there again.
+            ``"shard"``), ``shard``, ``sample`` (its index), ``offset`` (if known), ``key``, ``error``,
+            ``during``, ``epoch``, ``rank``, ``lane``. What is skipped again after a resume has a second line.
 
     Raises:
         ValueError: No bound, or one out of range.
@@ -60,9 +61,9 @@ class SkipErrors:
     def __post_init__(self) -> None:
         if self.max is None and self.rate is None and self.consecutive is None:
             raise ValueError("SkipErrors needs a budget: give max=, rate= or consecutive=")
-        if self.max is not None and ((most := as_whole(self.max)) is None or most < 0):
-            raise ValueError(f"max should be a whole number of 0 or more, but got max={self.max!r}")
-        as_counts(self, *(["consecutive"] if self.consecutive is not None else []))
+        if self.max is not None:
+            as_count("max", self.max, least=0)
+        as_counts(self, "consecutive")
         rate: Any = self.rate
         is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
         if rate is not None and not (is_number and 0 <= rate <= 1):
@@ -78,7 +79,7 @@ class Skips:
 
     Args:
         budget: How much it may be.
-        where: What lines of the dead letters say of the lane: epoch, rank and lane.
+        where: Epoch, rank and lane, for lines of the dead letters.
         start: The position that the lane is opened at.
     """
 
@@ -89,32 +90,29 @@ class Skips:
         #: The last error, as text.
         self.last = ""
         self._where = where
-        # A stream that is opened anew, as ``.repeat`` does, goes on with the counts that it had.
-        self._carried: dict[tuple[Any, ...], int] = {}
+        # A stream that is opened again, as ``.repeat`` does, continues with the counts that it had.
+        self.carried: dict[tuple[Any, ...], int] = {}
 
     def attempts(self, component: tuple[int, ...], step: object, start: Position) -> StepSkips:
-        """Those of one step of a dataset.
+        """The skips of one step of a dataset: of an operator or of the source.
 
         Args:
-            component: Of which dataset; see ``Lane``.
-            step: Which of its operators; anything else for its source.
+            component: The component that the step belongs to; see ``Lane``.
+            step: The number of the operator; ``""`` for the source.
             start: The position that it is opened at.
         """
         return StepSkips(self, (component, step), f"{_KEY}{step}", start)
 
-    def carried(self, key: tuple[Any, ...]) -> int:
-        return self._carried.get(key, 0)
-
     def add(
-        self, key: tuple[Any, ...], count: int, error: Exception, place: Place, told: Mapping[str, Any]
+        self, key: tuple[Any, ...], count: int, error: Exception, place: Place, line: Mapping[str, Any]
     ) -> None:
-        """One more was skipped, the ``count``-th of its step."""
-        self._carried[key] = count
+        """Count one more, the ``count``-th of its step."""
+        self.carried[key] = count
         self.count += 1
         text = f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
-        self.last = f"{text}, in {told['during']} of {place}"
+        self.last = f"{text}, in {line['during']} of {place}"
         if self.budget.dead_letters is not None:
-            self._write({**told, "error": text, **self._where})
+            self._write({**line, "error": text, **self._where})
         if self.budget.max is not None and self.count > self.budget.max:
             self.fail(f"{self.count} samples and shards were skipped, more than max={self.budget.max}", error)
 
@@ -123,32 +121,32 @@ class Skips:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self.budget.dead_letters is not None
-        # Of one write, which lines of other workers do not come amidst.
+        # One write, so that lines of other workers do not mix with it.
         with open(os.path.expanduser(self.budget.dead_letters), "ab", buffering=0) as file:
             file.write((json.dumps(line) + "\n").encode())
 
 
 class StepSkips:
-    """What a step of a dataset has tried in a lane, and what of it was skipped."""
+    """How many samples a step of a dataset has tried in a lane, and how many it has skipped."""
 
     def __init__(self, skips: Skips, key: tuple[Any, ...], name: str, start: Position) -> None:
         self._skips = skips
         self._key = key
         self._name = name
-        self.count: int = start.get(name, skips.carried(key))
+        self.count: int = start.get(name, skips.carried.get(key, 0))
         self._tried = 0
         self._in_a_row = 0
-        # When each was skipped of the last ones tried.
+        # The numbers of those skipped among the last samples tried.
         self._recent: deque[int] = deque()
 
     def good(self, count: int) -> None:
-        """So many samples came out well."""
+        """Count samples that did not fail."""
         if count:
             self._tried += count
             self._in_a_row = 0
 
     def bad(self, what: str, error: Exception, place: Place, during: str, key: object = None) -> None:
-        """One did not: it is skipped.
+        """Count a sample or shard that is skipped.
 
         Raises:
             SkipBudgetError: That was one too many.
@@ -156,7 +154,7 @@ class StepSkips:
         self.count += 1
         self._tried += 1
         self._in_a_row += 1
-        told = {
+        line = {
             "what": what,
             "shard": place.shard,
             "sample": place.sample,
@@ -164,7 +162,7 @@ class StepSkips:
             "key": key if isinstance(key, str) else None,
             "during": during,
         }
-        self._skips.add(self._key, self.count, error, place, told)
+        self._skips.add(self._key, self.count, error, place, line)
         budget = self._skips.budget
         if budget.consecutive is not None and self._in_a_row > budget.consecutive:
             self._skips.fail(
@@ -180,11 +178,11 @@ class StepSkips:
                 self._skips.fail(f"{what}, more than rate={budget.rate} of {_RATE_SAMPLES}", error)
 
     def entries(self) -> dict[str, int]:
-        """For positions of what comes next."""
+        """The entries of this step in positions of the samples that come next."""
         return {self._name: self.count} if self.count else {}
 
     def account(self, applied: Applied, during: str) -> Block:
-        """Count what was made of a block, and say in its positions what was skipped before each sample."""
+        """Count what was made of a block; its positions get the number of skipped samples before each."""
         before, failed = self.count, dict(applied.failed)
         good = 0
         for index in sorted(failed):
@@ -198,13 +196,13 @@ class StepSkips:
             return applied.made
         kept = [index for index in range(applied.tried) if index not in failed]
         trail = _SkippedTrail(applied.given.trail, kept, self._name, before)
-        # What an operator made of these: all of them, or those that it keeps.
+        # The operator keeps all of these, or some.
         return applied.made.follow(trail if applied.picked is None else PickedTrail(trail, applied.picked))
 
 
 @dataclass(slots=True)
 class _SkippedTrail(PickedTrail):
-    """Positions of the samples of a block that were not skipped, with how many were, up to each of them."""
+    """Positions of the samples of a block that were not skipped, each with the number skipped before it."""
 
     name: str
     before: int
@@ -219,16 +217,16 @@ class _SkippedTrail(PickedTrail):
 
 @dataclass(slots=True)
 class Applied:
-    """What became of a block that the user's function was given sample by sample.
+    """The result of a block whose samples the user's function was called for one by one.
 
     Attributes:
         given: The block.
         tried: How many of its samples the function was called for, from the first on.
-        made: What is handed on, on the trail of what it was made of.
-        failure: Of the sample behind the last that was tried, where errors are not skipped.
-        failed: The samples that it failed for, by index, where they are.
-        picked: Which of those that did not fail are handed on; None for all.
-        took_s: How long the calls took, where they were made one after another.
+        made: The samples to pass on, on the trail of those that they were made of.
+        failure: The error of the sample after the last that was tried, if errors are raised.
+        failed: The samples that failed, by index, with their errors, if errors are skipped.
+        picked: Which of those that did not fail are passed on; None for all.
+        took_s: How long the calls took, if they were made one after another.
     """
 
     given: Block
@@ -239,8 +237,8 @@ class Applied:
     picked: Sequence[int] | None = None
     took_s: float | None = None
 
-    def hand_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
-        """What was made, then the failure: what came before it is good, and may complete a batch."""
+    def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
+        """What was made, then the failure: the samples before it are good, and may complete a batch."""
         made = self.made if attempts is None else attempts.account(self, during)
         if len(made):
             yield made

@@ -1,10 +1,10 @@
-"""The source of recipes over the user's own iterables, plain or asynchronous.
+"""The source of datasets over the user's own iterables, plain or asynchronous.
 
-Each lane iterates a copy of its own and must yield only its own part: a function is given the topology,
-an object asks ``get_topology()``, and of a list each lane takes its part. One that does neither is refused
-before its first sample is handed on, since every lane would yield the same samples. None is told of torch's
-workers, which are no other parts than the lanes are; an object that asks for both is refused, since nobody
-can know what it makes of them.
+Each lane iterates its own copy and must yield only its own part. A function is given the topology, an object
+calls ``get_topology()``, and of a list each lane takes its part. An iterable that does not use the topology
+raises an error before its first sample is passed on, since every lane would yield the same samples. Torch's
+worker info shows a single worker here, since lanes already split the data. An object that uses both raises an
+error, since it may have split its part twice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from inspect import Signature, signature
 from itertools import islice
@@ -32,24 +32,24 @@ from .op import name_of
 
 Make: TypeAlias = Callable[[Topology], Iterable[Any] | AsyncIterable[Any]]
 
-# A block should be worth its hand-over and not hold up the first batch of a slow source.
+# Enough that the cost of a block is small, and few enough that the first batch of a slow source comes soon.
 _BLOCK_SAMPLES = 32
 
-# Nor should it hold more of large samples, whatever the memory may hold.
+# The most bytes of a block of large samples, whatever the memory may hold.
 _BLOCK_BYTES = 8 << 20
 
-# A sample that came within it is not measured, which would take longer than all else that is done for it: a
-# large one takes longer to make, and one that was there already takes no more memory.
+# A sample that came within this time is not measured, which would take longer than all other work for it. A
+# large sample takes longer to make, or was in memory before and takes no additional memory.
 _QUICK_S = 10e-6
 
-# Nor should a slow one hold up a batch, or a close, for a whole block.
+# A block of slow samples ends after this time, so that it does not delay a batch, or a close.
 _BLOCK_S = 0.05
 
-# Blocks between the loop and the consumer of an asynchronous source, of small samples: enough to go on while
-# a batch is collated.
+# Blocks of small samples between the loop and the consumer of an asynchronous source: enough to continue
+# while a batch is collated.
 _BLOCKS_AHEAD = 4
 
-# What to write for a dataset of Hugging Face's, say.
+# What to write for a library's dataset, such as one of Hugging Face's.
 _FUNCTION = "from_iterable(lambda topology: dataset.shard(num_shards=topology.lanes, index=topology.lane))"
 
 
@@ -58,8 +58,8 @@ class Iterables:
     """Samples of one iterable a lane.
 
     Args:
-        make: Called with the topology, for each lane and epoch, or with nothing if it takes nothing; or an
-            iterable object, which is iterated anew in each.
+        make: A function, called for each lane and epoch, with the topology if it has a parameter; or an
+            iterable object, which is iterated once for each.
     """
 
     make: Make | Callable[[], Iterable[Any] | AsyncIterable[Any]] | Iterable[Any] | AsyncIterable[Any]
@@ -71,12 +71,12 @@ class Iterables:
         return f"from_iterable({self.describe()['iterable']})"
 
     def __repr__(self) -> str:
-        return f"Iterables({self.describe()['iterable']})"  # not the samples, which may be in there
+        return f"Iterables({self.describe()['iterable']})"  # without the samples of a list
 
     def open(self, start: Position, lane: Lane) -> Blocks:
-        """The iterable's samples; a position counts them, and resuming runs through those before."""
+        """The iterable's samples. A position counts them; resuming iterates those before again."""
         skip: int = start.get("sample", 0)
-        # Lanes take turns in one thread; the topology that an iterator sees must be its own lane's.
+        # Lanes take turns in one thread, and each iterator must see the topology of its own lane.
         context = copy_context()
         here = AskedTopology(lane.topology)
         context.run(enter_topology, here)
@@ -84,9 +84,8 @@ class Iterables:
         if self._is_sequence:
             iterable: Any = lane.topology.split(self.make)  # type: ignore[arg-type]  # it is one
         else:
-            if not callable(self.make):
-                iterable = self.make
-            else:
+            iterable = self.make
+            if callable(self.make):
                 iterable = context.run(self.make, *([here.told()] if self._takes_topology else ()))
             if lane.topology.lanes > 1:
                 check = partial(self._check, iterable, here)
@@ -121,37 +120,56 @@ class Iterables:
 
     @cached_property
     def _is_sequence(self) -> bool:
-        """Whether it is a plain sequence, which knows nothing of lanes and gives each its part by index."""
+        """Whether it is a plain sequence; each lane takes its part by index."""
         plain = {list.__iter__, tuple.__iter__, range.__iter__, Sequence.__iter__}
         return isinstance(self.make, Sequence) and type(self.make).__iter__ in plain
 
     @cached_property
     def _takes_topology(self) -> bool:
-        """Whether the function is to be given the topology: all are that can take it."""
+        """Whether to call the function with the topology: if it can take it."""
         assert callable(self.make)
         try:
             parameters = signature(self.make)
-        except ValueError:  # of some that are written in C nobody can tell
+        except ValueError:  # some functions written in C have no signature
             return True
         return _binds(parameters, Topology()) or not _binds(parameters)
 
     def _check(self, iterable: object, here: AskedTopology) -> None:
+        """Raise an error if the iterable cannot yield only its lane's part, or may have split it twice."""
+        lanes = here.topology.lanes
+        if not here.asked:
+            raise RuntimeError(self._unsplit(type(iterable).__name__, lanes))
+        if here.asked_workers and not callable(self.make):
+            raise RuntimeError(
+                f"{type(iterable).__name__} should find its part of {lanes} lanes in one way, but it called "
+                "both asyncloader.get_topology() and torch.utils.data.get_worker_info(): split by both, "
+                "samples would be lost or come twice. Call get_topology() alone: its lanes are those of all "
+                "ranks and workers. A library's dataset that uses worker info goes into a function: "
+                f"{_FUNCTION}"
+            )
+
+    def _unsplit(self, name: str, lanes: int) -> str:
+        """The message about an iterable that would yield the same samples in every lane."""
         if not callable(self.make):
-            _check_asked(iterable, here)
-        elif not here.asked and not self._takes_topology:
-            name = name_of(self.make)
-            raise RuntimeError(
-                f"{name} takes no topology, so that each of {here.topology.lanes} lanes would yield all of "
-                f"its samples. If they are the same in each call, write from_iterable(lambda topology: "
-                f"topology.split({name}())), of which each lane keeps its part; or load it in one lane "
-                "(lanes=1, on one rank)"
+            return (
+                f"{name} should yield only its part of {lanes} lanes, but it never called "
+                "asyncloader.get_topology(): every lane would yield the same samples. Call it in __iter__ or "
+                "__aiter__ before the first sample (topology.split(items) gives the part), or load the data "
+                "in one lane (lanes=1, on one rank). A library's dataset that cannot do this goes into a "
+                f"function: {_FUNCTION}"
             )
-        elif not here.asked:
-            raise RuntimeError(
-                f"{name_of(self.make)} should give each of {here.topology.lanes} lanes its own part, but it "
+        if self._takes_topology:
+            return (
+                f"{name_of(self.make)} should give each of {lanes} lanes its own part, but it "
                 "never looked at the lane of the topology that it is given: every lane would yield the same "
-                "samples. Give topology.split(items), or load it in one lane (lanes=1, on one rank)"
+                "samples. Return topology.split(items), or load the data in one lane (lanes=1, on one rank)"
             )
+        name = name_of(self.make)
+        return (
+            f"{name} takes no topology, so each of {lanes} lanes would yield all of its samples. If they are "
+            f"the same in each call, write from_iterable(lambda topology: topology.split({name}())), and "
+            "each lane keeps its part; or load the data in one lane (lanes=1, on one rank)"
+        )
 
 
 def _binds(parameters: Signature, *given: object) -> bool:
@@ -160,26 +178,6 @@ def _binds(parameters: Signature, *given: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _check_asked(iterable: object, here: AskedTopology) -> None:
-    """Refuse an object that cannot know its part, or may have taken a part of it."""
-    name, lanes = type(iterable).__name__, here.topology.lanes
-    if not here.asked:
-        raise RuntimeError(
-            f"{name} should yield only its part of {lanes} lanes, but it never "
-            "asked for them: every lane would yield the same samples. Call asyncloader.get_topology() in "
-            "its __iter__ or __aiter__ before the first sample (topology.split(items) gives the part), or "
-            "load it in one lane (lanes=1, on one rank). A library's dataset that cannot ask goes into a "
-            f"function: {_FUNCTION}"
-        )
-    if here.asked_workers:
-        raise RuntimeError(
-            f"{name} should find its part of {lanes} lanes in one way, but it asked both "
-            "asyncloader.get_topology() and torch.utils.data.get_worker_info(): split by both, samples would "
-            "be lost or come twice. Ask get_topology() alone: its lanes are those of all ranks and workers. "
-            f"A library's dataset that asks for workers goes into a function: {_FUNCTION}"
-        )
 
 
 def _open_sync(
@@ -205,7 +203,7 @@ def _open_sync(
             if failure is not None:
                 break
             index += len(samples)
-            samples = []  # which is held no longer while the next ones are made
+            samples = []  # not held while the next ones are made
             samples, failure = context.run(_take, iterator, _BLOCK_SAMPLES, block_bytes)
         if failure is not None:
             raise failure
@@ -215,7 +213,7 @@ def _open_sync(
 
 
 def _take(iterator: Iterator[Any], most: int, block_bytes: int) -> tuple[list[Any], Exception | None]:
-    """The next samples, fewer at the end, where they are large or slow to come, or before a failure."""
+    """The next samples: fewer than ``most`` at the end, if they are large or slow, or before a failure."""
     samples: list[Any] = []
     began = came = monotonic()
     room_bytes = block_bytes
@@ -227,7 +225,7 @@ def _take(iterator: Iterator[Any], most: int, block_bytes: int) -> tuple[list[An
                 if now - came > _QUICK_S:
                     size_bytes = bytes_of(sample)
                     room_bytes -= size_bytes
-                    if room_bytes < size_bytes:  # the next one is taken to be as large
+                    if room_bytes < size_bytes:  # assuming that the next one is as large
                         break
                 if now - began > _BLOCK_S:
                     break
@@ -266,67 +264,66 @@ def _open_async(
         out.close()
 
 
+@dataclass(eq=False)
 class _Pump:
     """Runs the user's iterator on the loop and sends its samples in blocks.
 
-    One task gathers, another sends what was gathered. The second gets its turn when the iterator waits
-    for something, or when a block is full; so a fast source makes full blocks, and a slow one holds
-    nothing back.
+    One task gathers samples, another sends what was gathered. The second gets its turn when the iterator
+    waits for something, or when a block is full. So a fast source makes full blocks, and samples of a slow
+    source are sent at once.
+
+    Args:
+        iterable: The user's.
+        skip: How many samples to leave out at the beginning.
+        here: The topology that the iterator sees; None for a map-style or iterable dataset of torch's, whose
+            parts are torch's workers.
+        check: Called after each sample; see ``Iterables``.
+        out: Gets the blocks.
+        block_bytes: The most bytes of a block of large samples.
     """
 
-    def __init__(
-        self,
-        iterable: AsyncIterable[Any],
-        skip: int,
-        here: AskedTopology | None,
-        check: Callable[[], None] | None,
-        out: Channel[Block],
-        block_bytes: int,
-    ) -> None:
-        self._iterable = iterable
-        self._skip = skip
-        self._here = here
-        self._check = check
-        self._out = out
-        self._block_bytes = block_bytes
-        self._gathered: list[Any] = []
-        #: What may still be gathered, and when the latest sample came.
-        self._room_bytes = block_bytes
-        self._came = monotonic()
-        self._is_full = False
-        self._index = 0
-        self._ended = False
-        self._failure: Exception | None = None
-        self._gathered_some = asyncio.Event()
-        self._has_room = asyncio.Event()
+    iterable: AsyncIterable[Any]
+    skip: int
+    here: AskedTopology | None
+    check: Callable[[], None] | None
+    out: Channel[Block]
+    block_bytes: int
+    _gathered: list[Any] = field(default_factory=list)
+    _gathered_bytes: int = 0
+    _came: float = field(default_factory=monotonic)
+    _is_full: bool = False
+    _index: int = 0
+    _ended: bool = False
+    _gathered_some: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_room: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
+        failure: Exception | None = None
         async with Scope() as scope:
             scope.start(self._send)
             try:
                 await call_user_code(self._gather)
             except Exception as error:
-                self._failure = error  # raised once what came before it was sent
+                failure = error  # raised after the samples before it are sent
             self._ended = True
             self._gathered_some.set()
-        if self._failure is not None:
-            raise self._failure
+        if failure is not None:
+            raise failure
 
     async def _gather(self) -> None:
-        # None for a dataset of the torch kind, whose parts torch's workers are.
-        if self._here is not None:
-            enter_topology(self._here)
-        iterator: Any = aiter(self._iterable)
+        if self.here is not None:
+            enter_topology(self.here)
+        iterator: Any = aiter(self.iterable)
         try:
             async for sample in iterator:
-                if self._check is not None:
-                    self._check()
+                if self.check is not None:
+                    self.check()
                 self._index += 1
-                if self._index <= self._skip:
+                if self._index <= self.skip:
                     continue
                 self._gathered.append(sample)
                 self._measure(sample)
-                del sample  # so that it is not held while the next one is made
+                del sample  # not held while the next one is made
                 self._gathered_some.set()
                 if self._is_full or len(self._gathered) >= _BLOCK_SAMPLES:
                     self._has_room.clear()
@@ -339,8 +336,8 @@ class _Pump:
         now = monotonic()
         if now - self._came > _QUICK_S:
             size_bytes = bytes_of(sample)
-            self._room_bytes -= size_bytes
-            self._is_full = self._room_bytes < size_bytes
+            self._gathered_bytes += size_bytes
+            self._is_full = self._gathered_bytes + size_bytes > self.block_bytes
         self._came = now
 
     async def _send(self) -> None:
@@ -349,12 +346,11 @@ class _Pump:
             self._gathered_some.clear()
             if self._gathered:
                 samples, self._gathered = self._gathered, []
-                size_bytes = self._block_bytes - self._room_bytes
-                self._room_bytes, self._is_full = self._block_bytes, False
+                size_bytes, self._gathered_bytes, self._is_full = self._gathered_bytes, 0, False
                 block = [Rows(samples, OffsetTrail(self._index - len(samples), None))]
                 del samples
                 self._has_room.set()
-                # At least an equal part of the room: some samples show no size.
-                await self._out.send_async(block.pop(), max(size_bytes, self._block_bytes, 1))
+                # At least an equal part of the channel, since some samples have no known size.
+                await self.out.send_async(block.pop(), max(size_bytes, self.block_bytes, 1))
                 if self._ended:
                     self._gathered_some.set()

@@ -1,7 +1,7 @@
-"""One run of a recipe: its lanes, in turn, as collated batches with notes beside them.
+"""One run of a dataset: its lanes, in turn, as collated batches with notes.
 
-This is what runs in a worker process, and on a thread of the main process when there are no workers:
-plain generators from chunk to batch, which block only where bytes are waited for.
+This runs in a worker process, or on a thread of the main process without workers: plain generators from chunk
+to batch, which block only while they wait for bytes.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from .skips import SkipErrors, Skips
 
 
 class Note(NamedTuple):
-    """What rides beside a batch from the lane to the consumer.
+    """What accompanies a batch from the lane to the consumer.
 
     Attributes:
-        lane: Where the batch comes from.
-        position: Of the lane after the batch; None says, without a batch, that the lane has ended.
+        lane: The batch's lane.
+        position: Of the lane after the batch; None, without a batch, if the lane has ended.
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
-        tokens: How many tokens it has, as far as its batching counts them.
+        tokens: How many tokens it has, if its batching counts them.
         components: How many of its samples came from each component, if it is of a mixture.
-        references: Where its samples came from, in a pass that is audited.
-        network: What the process has asked of the network since its note before; None for nothing.
+        references: Where its samples came from, in a pass with an audit.
+        network: The requests of the process since its last note; None for none.
         shortfalls: Every ``take`` that fell short since then.
-        empty_shards: Every shard of no bytes that was met since then.
+        empty_shards: Every shard of no bytes since then.
         skipped: How many samples and shards of the epoch the lane has skipped, and the last error.
-        left_out: What operators have left out since the lane's note before, in a pass that is audited.
-        spent: Where the process's time has gone since it was told before; now and then.
+        left_out: What operators have left out since the lane's last note, in a pass with an audit.
+        spent: How the process's time was spent since the last note that had it; in some notes only.
     """
 
     lane: int
@@ -78,22 +78,23 @@ Turns: TypeAlias = tuple[tuple[int, Row], ...]
 
 @dataclass(frozen=True)
 class LanesJob:
-    """Some lanes of one pass, and how their samples become batches; pickles if the recipe does.
+    """Some lanes of one pass, and how their samples become batches; pickles if the dataset does.
 
     Attributes:
         recipe: What to stream.
-        turns: Which lanes, and where they begin.
+        turns: The lanes, and where they begin.
         lane_count: Lanes of all ranks together.
         world: The rank they belong to.
         epoch: Number of the pass.
-        batching: Which of their samples go into a batch.
+        batching: Decides which of their samples make a batch.
         collate_fn: Makes of them what the consumer gets.
         read_bytes: Bound on what all of them together have requested and not yet decoded, and what their
-            operators have made and not yet handed on.
-        is_audited: Whether to tell of each batch where its samples came from.
+            operators have made and not yet passed on.
+        is_audited: Whether each note says where the samples came from.
         budget: How much may be skipped; None to raise every error.
-        skipped_before: How much was before, by what a state says: pairs of a lane of the rank and a number.
-        is_traced: Whether to record when what happened.
+        skipped_before: How much was skipped before, as in a saved state: pairs of a lane of the rank and a
+            number.
+        is_traced: Whether to record the times of events.
     """
 
     recipe: Recipe
@@ -110,41 +111,41 @@ class LanesJob:
     is_traced: bool = False
 
     def open_stopwatch(self, since_s: float | None = None) -> Stopwatch:
-        """Of a thread that reads some of these lanes; see ``Stopwatch``."""
+        """For a thread that reads some of these lanes; see ``Stopwatch``."""
         return TracingStopwatch(since_s) if self.is_traced else Stopwatch(since_s)
 
     def open_skips(self, number: int, start: Position) -> Skips | None:
-        """What counts what lane ``number`` skips from a position on."""
+        """Counts what lane ``number`` skips from a position on."""
         if self.budget is None:
             return None
         return Skips(self.budget, {"epoch": self.epoch, "rank": self.world.rank, "lane": number}, start)
 
     def rotation(self) -> Rotation:
-        """Whose turn it is among these lanes, from where they are opened on."""
+        """Whose turn it is among these lanes, from the positions on at which they are opened."""
         return Rotation({lane: row.batches for lane, row in self.turns})
 
     def place(self, number: int) -> Topology:
-        """Where lane ``number`` of these stands among all."""
+        """The place of lane ``number`` among all lanes."""
         return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
 
 
 def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
-    """The batches of the lanes, one of each in turn, and a bare note where a lane ends.
+    """The batches of the lanes, one of each in turn, and a note without a batch when a lane ends.
 
     Args:
         job: What to read.
         engine: Where I/O and the user's coroutines run.
         stopwatch: Of the thread that this runs on.
     """
-    if not job.turns:  # all of them were done when the state was saved
+    if not job.turns:  # all lanes had ended when the state was saved
         return
     stopwatch.fetcher = engine.native_id
     budget, lanes = _lanes_of(job, engine, stopwatch)
-    services = lanes[0].services  # of all of them
+    services = lanes[0].services  # they share them
     network, shortfalls, empty_shards = services.network, services.shortfalls, services.empty_shards
     skips = {lane.topology.lane: lane.skips for lane in lanes}
     leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
-    told = NetworkCounts()
+    reported = NetworkCounts()
     rotation = job.rotation()
     with ExitStack() as stack:
         streams = {
@@ -156,9 +157,9 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
             budget.pass_turn(lane)
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
-            if network != told:
-                news = network.since(told)
-                told.add(news)  # not what is there by now: the loop's thread goes on counting
+            if network != reported:
+                news = network.since(reported)
+                reported.add(news)  # not ``network``, which the loop's thread has changed by now
                 note = note._replace(network=news)
             if empty_shards:
                 note = note._replace(empty_shards=tuple(empty_shards))
@@ -176,7 +177,7 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
                 rotation.advance()
             if (spent := stopwatch.news(at_once=note.position is None)) is not None:
                 note = note._replace(spent=spent._replace(wants_memory=budget.is_exhausted))
-            yield made.pop()[0], note  # nothing here holds it meanwhile
+            yield made.pop()[0], note  # the batch is not held here meanwhile
 
 
 def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
@@ -211,7 +212,7 @@ def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
     number, tables = lane.topology.lane, Tables(time_ns()) if job.is_audited else None
     try:
         with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
-            # No name for a batch here: its samples go while what was made of them is handed on.
+            # No variable holds a batch here, so that its samples are freed while the result is passed on.
             yield from map(partial(_collate, job, lane, tables), batches)
     except Exception as error:
         add_note(error, f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
@@ -220,7 +221,7 @@ def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
 
 def _collate(job: LanesJob, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
-    lane.stopwatch.enter(COLLATE)  # what comes next is of another stage
+    lane.stopwatch.enter(COLLATE)
     try:
         with UserCodeErrors():
             if isinstance(job.batching, Single):

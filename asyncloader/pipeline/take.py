@@ -20,8 +20,8 @@ from .lane import START, Blocks, Lane, Opener, Shortfall
 class Take:
     """Stop after ``count`` samples of the whole dataset.
 
-    Lanes do not talk to each other, so the count is dealt to them beforehand: lane ``l`` of ``L`` takes
-    ``count // L`` samples, and one more if ``l < count % L``. A lane that has fewer says so.
+    Lanes do not communicate, so the count is dealt to them beforehand: lane ``l`` of ``L`` takes
+    ``count // L`` samples, and one more if ``l < count % L``. A lane that has fewer reports it.
     """
 
     count: int
@@ -60,19 +60,17 @@ class Take:
         return {"op": "take", "count": self.count}
 
 
-# ``.repeat``: the data several times over within one epoch.
-
-# Each repetition of shuffled shards is dealt anew, and so is worked out for itself.
+# Shuffled shards are dealt again in each repetition, so each is counted separately.
 _MOST_COUNTED = 1000
 
-# So many repetitions without a sample, and there will be none: an empty lane repeated for ever would spin for
-# ever. Many, since shards dealt at random may leave a lane without samples a few times in a row.
+# After so many repetitions without a sample a lane ends, since repeating an empty lane would never end. Many,
+# since shards dealt at random may leave a lane without samples a few times in a row.
 _MOST_EMPTY = 100
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Run the stream before it ``times`` times, each time shuffled anew.
+    """Repeat the stream before it ``times`` times, in a new order each time if it is shuffled.
 
     Args:
         times: How often. None: for ever, or until a hundred repetitions in a row had no sample.
@@ -89,13 +87,13 @@ class Repeat:
         begins = start.get("from", START)
         empty = 0  # repetitions since the last sample
         for number in count(first) if self.times is None else range(first, self.times):
-            # Repeats nest, and each nesting needs numbers of its own.
+            # Repeats may be nested, and each repetition needs a number of its own.
             inner = lane.repeated(lane.repetition * (self.times or 1) + number)
             with closing(upstream(begins, inner)) as blocks:
                 for block in blocks:
                     empty = 0
                     yield block.follow(NestedTrail(block.trail, {"repetition": number}))
-            # Where shards are dealt anew, or a filter draws, a lane may be empty in one repetition and not in
+            # If shards are dealt again, or a filter draws, a lane may be empty in one repetition and not in
             # the next.
             empty += 1
             if self.times is None and lane.rounds is not None:

@@ -115,8 +115,8 @@ async def _async_predicate(sample: Any) -> bool:
     ("source", "message"),
     [
         (3, "iterable or a function that makes one, but got int"),
-        (iter([1, 2]), "list_iterator, which runs out; pass a function that makes one"),
-        ((n for n in range(3)), "generator, which runs out"),
+        (iter([1, 2]), "list_iterator, which can be iterated only once; pass a function that makes one"),
+        ((n for n in range(3)), "generator, which can be iterated only once"),
     ],
 )
 def test_sources_that_are_none_or_run_out_are_refused_at_once(source: Any, message: str) -> None:
@@ -365,7 +365,7 @@ def test_a_dataset_that_never_asks_for_its_part_is_refused_with_several_lanes(
 ) -> None:
     loader = al.DataLoader(dataset, num_workers=workers, lanes=2)
     error = error_of(loader, RuntimeError)
-    assert "should yield only its part of 2 lanes, but it never asked" in str(error)
+    assert "should yield only its part of 2 lanes, but it never called" in str(error)
     assert "asyncloader.get_topology()" in str(error)
     assert len(list(al.DataLoader(dataset, num_workers=min(workers, 1)))) == 10, "one lane is all of it"
 

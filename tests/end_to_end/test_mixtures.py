@@ -540,7 +540,7 @@ def test_zip_of_tars_takes_the_key_of_both(tmp_path: Path) -> None:
     (first, *_) = al.zip_datasets([recipes["a"], recipes["b"]]).head(3)
     assert (first["__key__"], first["__url__"]) == ("0", str(tmp_path / "a.tar"))
     assert (first["a"], first["b"]) == (b"a", b"b")
-    with pytest.raises(ValueError, match=r"samples of one key, .* but found \['0', '1'\]"):
+    with pytest.raises(ValueError, match=r"samples with the same key, .* but found \['0', '1'\]"):
         al.zip_datasets([recipes["a"], recipes["c"]]).head(1)
 
 

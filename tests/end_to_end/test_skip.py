@@ -300,7 +300,7 @@ def test_dead_letters_say_what_it_was(paths: list[str], tmp_path: Path) -> None:
     ("wrong", "told"),
     [
         ({}, "SkipErrors needs a budget: give max=, rate= or consecutive="),
-        ({"max": -1}, "max should be a whole number of 0 or more"),
+        ({"max": -1}, "max should be 0 or a positive integer value"),
         ({"rate": 2}, "rate should be a number from 0 to 1"),
         ({"rate": True}, "rate should be a number from 0 to 1"),
         ({"consecutive": 0}, "consecutive"),

@@ -98,7 +98,7 @@ class AsksLater:
 @pytest.mark.parametrize("source", [AsksBoth(), AsksBothAsynchronously(), AsksLater()])
 def test_an_object_that_asks_for_its_part_both_ways_is_refused(source: Any) -> None:
     loader = al.DataLoader(al.from_iterable(source), 7, num_workers=2, collate_fn=list)
-    with pytest.raises(RuntimeError, match="asked both") as caught:
+    with pytest.raises(RuntimeError, match="called both") as caught:
         list(loader)
     message = str(caught.value)
     assert type(source).__name__ in message
@@ -111,7 +111,9 @@ def test_an_object_that_asks_for_its_part_both_ways_is_refused(source: Any) -> N
 
 def test_an_object_that_looks_at_the_workers_alone_is_told_of_a_function() -> None:
     loader = al.DataLoader(al.from_iterable(Splits()), 7, num_workers=2, collate_fn=list)
-    with pytest.raises(RuntimeError, match=r"never asked for them.* goes into a function: from_iterable\("):
+    with pytest.raises(
+        RuntimeError, match=r"never called asyncloader.* goes into a function: from_iterable\("
+    ):
         list(loader)
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.pipeline.packing import best_fit, split_lengths
+from asyncloader.pipeline.pack import best_fit, split_lengths
 
 from .batching import lognormal_lengths
 

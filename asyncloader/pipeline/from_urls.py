@@ -1,0 +1,129 @@
+"""Datasets of shards by their URLs, and how shards are reached."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..cache.store import cache_setting
+from ..formats import check_delimited, check_selection
+from ..formats.selection import make_selection
+from ..shards.catalog import BESIDE, IndexPlace, make_catalog
+from ..shards.index_lookup import has_index_option
+from ..stores.names import ShardNames
+from ..stores.objects.backend import check_buckets
+from ..stores.store import Access, NetworkPolicy, Renew
+from ..stores.urls import Scheme
+from .dataset import Dataset, dataset_of
+from .shards import Shards
+
+
+@has_index_option
+def from_urls(
+    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+    delimiter: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    network: NetworkPolicy | None = None,
+    renew: Renew | None = None,
+    index: IndexPlace = BESIDE,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+    columns: Iterable[str] | None = None,
+    filters: Any = None,
+) -> Dataset:
+    """Make a dataset that streams the samples of shards.
+
+    Args:
+        urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
+            ``hf://datasets/``, ``file://`` and plain paths, also with ``~``. Brace ranges
+            (``train-{000..127}.tar``) are the way to name many; lists (``{a,b}``) work too. Globs and
+            prefixes (``s3://bucket/train/``) work for all but web servers. They are looked up now, once, and
+            their matches are sorted; for object stores a separate process does this. The lengths of up to
+            10,000 local files are looked up too: without an index, whole shards are dealt to lanes by length.
+        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``,
+            ``"mds"``, ``"npy"``, ``"npz"`` or ``"tfrecord"``. None, the default, takes it from the suffix of
+            each shard. Compression is detected from the content.
+        delimiter: The one character that separates fields of CSV and TSV, such as ``";"``. None, the
+            default, is a comma in CSV and a tab in TSV.
+        storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
+        network: Time-outs, retries and hedging; the default suits stores near and far.
+        renew: For presigned URLs that expire. It is called with a shard's URL when the server refuses that
+            (400, 401, 403), and returns a newly signed one. Plain functions run on a thread, coroutine
+            functions on the loader's loop. It is not called for a presigned ``index``, which is read now.
+        index: Where the shards' ``asyncloader-index.json`` is, against which each shard is checked. By
+            default it is found beside local shards, in folders that are listed anyway, and, with one request,
+            in the folder that all shards of a web server have in common. None uses no index.
+        cache_dir: Keep whole shards of servers in this folder, for later epochs and runs and for all
+            processes of the machine. None, the default, keeps nothing, since not every disk has room.
+        cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
+        columns: For Parquet, Arrow, MDS and arrays of NumPy: names of the columns that become fields, in this
+            order. Of Parquet and ``.npz`` only these are requested. None, the default, takes all.
+        filters: For Parquet and Arrow: keep the rows that match. An expression of ``pyarrow.compute``, such
+            as ``pc.field("n") > 3``; a list of tuples ``("n", ">", 3)`` that must all hold; or a list of such
+            lists, one of which must hold. Row groups of Parquet whose statistics exclude a match are not
+            requested. A filter may use a column that is not among ``columns``.
+
+    Returns:
+        The dataset, without operators. No shard is read yet.
+
+    Raises:
+        TypeError: ``urls`` holds something else than strings and paths, or an option has a wrong type.
+        ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
+            match, an index that does not know a shard, a folder that cannot hold a cache, ``renew`` without
+            a shard behind http(s), ``columns`` or ``filters`` for a format without columns, or
+            ``delimiter`` for a format other than CSV and TSV.
+        ImportError: Shards are Parquet or Arrow, and pyarrow is not installed.
+        StoreError: A listing or an index cannot be read; or a folder, glob or prefix lacks shards that its
+            index lists. Names, lists and braces may select some of an index's shards.
+        FormatError: The index is damaged or is no index.
+    """
+    selection = make_selection(columns, filters)
+    access = make_access(storage_options, network, renew, cache_dir, cache_limit)
+
+    def check(names: ShardNames, formats: Sequence[str], schemes: Iterable[Scheme]) -> None:
+        check_buckets(names.examples, access.options)
+        check_renewed(access, schemes)
+        check_selection(selection, formats)
+        check_delimited(delimiter, formats)
+
+    found = make_catalog(urls, format, index, access.options, access.network, check)
+    shards = Shards(found.urls, found.formats, access, found.checks, selection, sizes=found.sizes)
+    return dataset_of(replace(shards, delimiter=delimiter, lacking=found.lacking))
+
+
+def make_access(
+    storage_options: Mapping[str, Any] | None,
+    network: NetworkPolicy | None,
+    renew: Renew | None,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_limit: int | str | None,
+) -> Access:
+    """How shards are reached; arguments and errors are those of ``from_urls``."""
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise TypeError(  # without the value, which may hold a key
+            "storage_options should be a mapping of names to values, such as {'anonymous': True}, but got "
+            f"{type(storage_options).__name__}"
+        )
+    if network is not None and not isinstance(network, NetworkPolicy):
+        raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
+    if renew is not None and not callable(renew):
+        raise TypeError(f"renew should be a function of a URL, but got {type(renew).__name__}")
+    cache = cache_setting(cache_dir, cache_limit)
+    return Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
+
+
+def check_renewed(access: Access, schemes: Iterable[Scheme]) -> None:
+    """Check that ``renew``, if given, is for shards whose URLs expire.
+
+    Raises:
+        ValueError: No shard has such a URL.
+    """
+    if access.renew is not None and not any(scheme.is_renewed for scheme in schemes):
+        raise ValueError(
+            "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; for keys "
+            "of an object store that expire, give storage_options={'credential_provider': function}"
+        )
