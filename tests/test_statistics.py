@@ -31,7 +31,7 @@ FULL = Statistics(
     components={"web": 60, "books": 4},
     network=Network(9, 1, 2, 3),
     makers=(
-        Maker(0, {"store": 1.5, "resting": 0.5}, wants_memory=True),
+        Maker(0, {"store": 1.5, "idle": 0.5}, wants_memory=True),
         Maker(1, {"map(f)": 2.0}, {"map(f)": Calls(4.0, 1.0)}),
     ),
 )

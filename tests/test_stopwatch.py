@@ -26,8 +26,8 @@ from asyncloader.observe.statistics import Calls, Maker, Network, Statistics
 from asyncloader.observe.stopwatch import (
     COLLATE,
     DECODE,
+    IDLE,
     PROCESSOR,
-    RESTING,
     STARTING,
     STORE,
     Spent,
@@ -55,14 +55,14 @@ def blocks(stopwatch: Stopwatch, count: int) -> Generator[Block, None, None]:
 def test_a_stage_is_told_without_those_further_up() -> None:
     stopwatch = Stopwatch()
     began_s = time.perf_counter()
-    stopwatch.enter(RESTING)
+    stopwatch.enter(IDLE)
     outer = stopwatch.timed("map(f)", stopwatch.timed(DECODE, blocks(stopwatch, 3)))
     for _ in outer:
         time.sleep(SOON_S)
     spent = stopwatch.news(at_once=True)
     took_s = time.perf_counter() - began_s
     assert spent is not None
-    assert all(spent.seconds[stage] >= 3 * SOON_S for stage in (STORE, DECODE, RESTING))
+    assert all(spent.seconds[stage] >= 3 * SOON_S for stage in (STORE, DECODE, IDLE))
     assert spent.seconds["map(f)"] < SOON_S
     assert sum(spent.seconds.values()) == pytest.approx(took_s, abs=SOON_S)
 
@@ -73,7 +73,7 @@ def test_news_are_told_now_and_then_and_each_once() -> None:
     first = stopwatch.news()
     assert stopwatch.news() is None
     time.sleep(0.15)
-    stopwatch.enter(RESTING)
+    stopwatch.enter(IDLE)
     second = stopwatch.news()
     assert first is not None and second is not None
     assert second.seconds[COLLATE] >= 0.15 > first.seconds.get(COLLATE, 0.0)
@@ -117,7 +117,7 @@ def test_waiting_for_a_helper_is_told_as_what_it_does() -> None:
     helper = stopwatch.helper()
 
     def decode() -> None:
-        for stage, seconds in ((STORE, 0.15), (DECODE, 0.05), (RESTING, 0.0)):
+        for stage, seconds in ((STORE, 0.15), (DECODE, 0.05), (IDLE, 0.0)):
             helper.enter(stage)
             time.sleep(seconds)
 
@@ -174,10 +174,10 @@ def test_a_verdict_and_a_page_call_stages_alike_and_each_has_a_colour() -> None:
 
 
 def test_shares_are_of_all_makers_without_their_start_the_largest_first() -> None:
-    assert shares_of([{STARTING: 9.0, STORE: 1.0}, {DECODE: 2.0, STORE: 0.0, RESTING: 1.0}]) == {
+    assert shares_of([{STARTING: 9.0, STORE: 1.0}, {DECODE: 2.0, STORE: 0.0, IDLE: 1.0}]) == {
         DECODE: 0.5,
         STORE: 0.25,
-        RESTING: 0.25,
+        IDLE: 0.25,
     }
     assert shares_of([{STARTING: 1.0}]) == shares_of([]) == {}
 
@@ -218,7 +218,7 @@ def test_who_mostly_waits_is_told_so_where_every_processor_has_a_worker(cpu_s: f
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "stage", "resting_s", "cpu_s", "wait_s", "limit", "advice"),
+    ("num_workers", "stage", "idle_s", "cpu_s", "wait_s", "limit", "advice"),
     [
         (0, DECODE, 0.8, 9.0, 0.5, DECODE, "try num_workers=4"),
         # Batches are ready: both take about as long as each other, or the lock is waited for.
@@ -241,9 +241,9 @@ def test_who_mostly_waits_is_told_so_where_every_processor_has_a_worker(cpu_s: f
     ],
 )
 def test_a_loop_that_waits_for_the_interpreters_lock_is_not_what_limits(
-    num_workers: int, stage: str, resting_s: float, cpu_s: float, wait_s: float, limit: str, advice: str
+    num_workers: int, stage: str, idle_s: float, cpu_s: float, wait_s: float, limit: str, advice: str
 ) -> None:
-    maker = Maker(0, {stage: 10.0 - resting_s, RESTING: resting_s}, cpu_s=cpu_s)
+    maker = Maker(0, {stage: 10.0 - idle_s, IDLE: idle_s}, cpu_s=cpu_s)
     statistics = Statistics(
         batches=10, samples=10, elapsed_s=10.0, wait_s=wait_s, first_batch_s=0.0, makers=(maker,)
     )
@@ -266,7 +266,7 @@ ALONE = Setup(0, True, {}, (), 2, False, True, False, False)
 
 
 def test_without_workers_nothing_is_handed_over_that_could_limit() -> None:
-    stages_s = {"map(f)": 3.0, RESTING: 7.0}
+    stages_s = {"map(f)": 3.0, IDLE: 7.0}
     assert judged("map(f)", ALONE, stages_s=stages_s).limit == "map(f)"
     assert judged("map(f)", replace(ALONE, num_workers=2), stages_s=stages_s).limit == "transport"
 
@@ -306,13 +306,13 @@ def test_what_waits_for_a_processor_is_not_told_to_overlap_its_calls() -> None:
         (10.0, 0.0, 0.0, "map(f)", "it mostly waits: pass concurrency=16"),
         (6.6, 3.3, 0.0, "map(f)", "try num_workers=2"),
         (10.0, 0.0, 5.0, "map(f)", "try num_workers=2"),  # a system that counts only what a quota holds up
-        (3.0, 7.0, 0.0, PROCESSOR, "leave the loader more processors"),
+        (3.0, 7.0, 0.0, PROCESSOR, "give the loader more processors"),
         (
             3.0,
             7.0,
             5.0,
             PROCESSOR,
-            "raise the container's processor quota, which held its processes up for 5.0 s",
+            "raise the container's processor quota, which delayed its processes by 5.0 s",
         ),
     ]:
         maker = Maker(0, {"map(f)": work_s, PROCESSOR: delay_s}, cpu_s=0.4 * work_s)
@@ -337,7 +337,7 @@ WAITED = Statistics(batches=100, samples=100, elapsed_s=10.0, wait_s=9.9, first_
 
 def two_workers(setup: Setup, slow: dict[str, float], network: Network) -> Report:
     """The report on one worker with work, while the other is idle."""
-    makers = (Maker(0, slow), Maker(1, {"map(f)": 1.0, RESTING: 9.0}))
+    makers = (Maker(0, slow), Maker(1, {"map(f)": 1.0, IDLE: 9.0}))
     return judge(replace(WAITED, makers=makers, network=network), replace(setup, num_workers=2))
 
 
@@ -445,7 +445,7 @@ def test_work_on_a_busy_processor_is_not_told_to_wait_less(concurrency: int) -> 
 
 
 def test_of_lanes_that_are_cut_equally_the_slow_samples_should_be_spread() -> None:
-    makers = (Maker(0, {"map(f)": 9.0, RESTING: 1.0}), Maker(1, {"map(f)": 1.0, RESTING: 9.0}))
+    makers = (Maker(0, {"map(f)": 9.0, IDLE: 1.0}), Maker(1, {"map(f)": 1.0, IDLE: 9.0}))
     statistics = Statistics(
         batches=100, samples=100, elapsed_s=10.0, wait_s=9.9, first_batch_s=0.1, makers=makers
     )

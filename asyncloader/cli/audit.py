@@ -49,9 +49,9 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _print(verdicts: Sequence[EpochVerdict]) -> None:
-    recipes = [[*group] for _, group in groupby(verdicts, key=lambda verdict: verdict.recipe)]
-    for group in recipes:
-        if len(recipes) > 1:
-            print_lines(f"dataset {group[0].recipe}:")
+    datasets = [[*group] for _, group in groupby(verdicts, key=lambda verdict: verdict.dataset)]
+    for group in datasets:
+        if len(datasets) > 1:
+            print_lines(f"dataset {group[0].dataset}:")
         for verdict in group:
             print_lines(*str(verdict).split("\n"))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch.utils.data
 from typing_extensions import TypeVar
 
-from ..observe.page import loader_html
+from ..observe.page import report_html
 from ..observe.report import Report
 from ..observe.statistics import Statistics
 from ..pipeline.batching import Batching
@@ -284,7 +284,7 @@ class DataLoader(Loader[T]):
 
     def _repr_html_(self) -> str:
         """For notebooks: the loader, and the verdict on its latest pass."""
-        return loader_html(repr(self), self.report() if self.statistics.batches else None)
+        return report_html(self.report() if self.statistics.batches else None, repr(self))
 
     # --- iterating ---
 

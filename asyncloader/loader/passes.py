@@ -13,7 +13,7 @@ from ..errors import users_level
 from ..observe.report import Setup, judge
 from ..observe.statistics import Meter, Statistics
 from ..observe.trace_file import check_run_path, run_path
-from ..observe.trace_keeping import TracedMeter, Tracing
+from ..observe.trace_keeping import Trace
 from ..plan.lanes import Cursor, check_epoch
 from ..plan.topology import World
 from ..stores.expanding import expand_home
@@ -257,8 +257,8 @@ class _Traced:
         check_run_path(place)
         self.taken.add(place)
         told = {**about, "epoch": epoch, "passes": passes}
-        tracing = Tracing(place, told, partial(_judged, self.setup), self.world.process, self.world.name)
-        return TracedMeter(tracing, **options)
+        trace = Trace(place, told, partial(_judged, self.setup), self.world.process, self.world.name)
+        return Meter(trace=trace, **options)
 
 
 def _judged(setup: Setup, statistics: Statistics) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from ..flow.engine import Engine, run_in_thread
 from ..flow.process import keep_freed_pages, share_arenas
 from ..observe.audit import LeftSamples, Recording
 from ..observe.statistics import Meter
-from ..observe.stopwatch import RESTING
-from ..observe.trace_keeping import tell_rest
+from ..observe.stopwatch import IDLE
 from ..pipeline.stream import LanesJob, Note, read_lanes
 from ..plan.lanes import Cursor
 from .fleet import Makers, NoteSink
@@ -397,11 +396,11 @@ def stream_in_thread(
     if job.recipe.runs_on_threads:
         share_arenas()
     stopwatch = job.open_stopwatch()
-    stack.callback(tell_rest, stopwatch, counters)  # when all has ended
+    stack.callback(counters.spend_rest, stopwatch)  # when all has ended
     engine = stack.enter_context(Engine())
 
     def rest() -> None:
-        stopwatch.enter(RESTING)
+        stopwatch.enter(IDLE)
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         least = max(batch_bytes // batches_ahead, 1)

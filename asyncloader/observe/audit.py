@@ -1,19 +1,18 @@
-"""The files of an audit: what each rank has delivered, as it is recorded and as it is read again.
+"""The files of an audit: what each rank has delivered, as it is recorded and as it is read.
 
-A file is JSON Lines of one rank, and is only ever appended to. A pass begins with a row that says of each of
-its lanes how many batches were delivered before, then come rows of lanes, then a row of its end if it came to
-that:
+A file is JSON Lines of one rank, and is only appended to. A pass begins with a row that says of each of its
+lanes how many batches were delivered before. Then come rows of lanes, and a row of its end if the pass was
+read to its end:
 
-    {"pass": {"id": "9f2c", "began": 1766500000.0, "epoch": 0, "rank": 0, "world_size": 2,
-              "workers": 4, "lanes": {"0": 0, "2": 0}, "all_lanes": [0, 2]}}
-    {"pass": "9f2c", "lane": 2, "batches": [0, 12], "samples": [[[], 5, 0, [0, 96]], ...],
-     "left_out": [["filter(is_long)", [], 5, 0, [96, 98]], ...]}
-    {"pass": "9f2c", "end": {"stopped": false}}
+    {"row": "begin", "id": "9f2c", "began": 1766500000.0, "epoch": 0, "rank": 0, "world_size": 2,
+     "workers": 4, "lanes": {"0": 0, "2": 0}, "all_lanes": [0, 2]}
+    {"row": "lane", "id": "9f2c", "lane": 2, "first": 0, "stop": 12, "samples": [[[[], 5, 0], [0, 96]], ...],
+     "left_out": [["filter(is_long)", [[], 5, 0], [96, 98]], ...]}
+    {"row": "end", "id": "9f2c", "stopped": false}
 
 ``"samples"`` names a component, a shard by its number, a repetition, and the samples as starts and stops in
-turn. They are in order, and one that was delivered twice is there twice. ``"left_out"`` is there if operators
-have left any out meanwhile, each behind the operator; one that was left out again after a restart is there
-again.
+turn. They are in order, and a sample that was delivered twice is there twice. ``"left_out"`` is there if
+operators have left samples out meanwhile. A sample that was left out again after a restart is there again.
 
 Laws:
 
@@ -21,22 +20,22 @@ Laws:
   a state is saved, and at the end. So what a killed process had not written was delivered after its last
   state, and comes again.
 * What a killed run delivered after the state that the next one went on from was lost with the weights. The
-  next pass over a lane says how many of its batches count, and rows behind these are dropped. Passes come in
-  the order in which they began, by the clocks of their machines.
-* An operator that looks at each sample and lets some go names these, so that a lost sample is not taken for
-  one of them. What is never read, as behind the last sample of a ``take``, cannot be named.
+  next pass over a lane says how many of its batches count, and later rows are dropped. Passes come in the
+  order in which they began, by the clocks of their machines.
+* An operator that looks at each sample and drops some names these, so that a lost sample is not taken for
+  one of them. What is never read, such as the samples after the last one of a ``take``, cannot be named.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,12 +43,11 @@ from ..atomic_file import write_whole
 from ..blocks import MOST_TABLES, Indices, Origin, OriginTable, Provenance, References, Trail, resolve
 from ..plan.lanes import draw_order
 
+#: An operator, and samples of a shard that it has left out.
 LeftSamples: TypeAlias = tuple[str, Origin, Indices]
-"""An operator, and samples of a shard that it has left out."""
 
 
-@dataclass(frozen=True)
-class Begin:
+class Begin(msgspec.Struct, tag_field="row", tag="begin"):
     """The beginning of a pass.
 
     Attributes:
@@ -61,8 +59,8 @@ class Begin:
         workers: How many it has.
         lanes: Those that are read, with how many batches of each were delivered before.
         all_lanes: Those of the rank, with those that had ended before.
-        leaves_out: What in the recipe may be why a sample does not come.
-        tells: Which of these say of each sample that they leave it out.
+        leaves_out: What in the dataset may be why a sample does not come.
+        named_by: Which of these name each sample that they leave out.
     """
 
     id: str
@@ -71,10 +69,10 @@ class Begin:
     rank: int
     world_size: int
     workers: int
-    lanes: Mapping[int, int]
+    lanes: dict[int, int]
     all_lanes: Sequence[int]
     leaves_out: Sequence[str] = ()
-    tells: Sequence[str] = ()
+    named_by: Sequence[str] = ()
 
 
 class LeftOut(NamedTuple):
@@ -88,10 +86,10 @@ class LeftOut(NamedTuple):
 
     by: str
     origin: Origin
-    runs: Sequence[int]
+    runs: list[int]
 
 
-class LaneRow(NamedTuple):
+class LaneRow(msgspec.Struct, tag_field="row", tag="lane", omit_defaults=True):
     """What a lane delivered.
 
     Attributes:
@@ -108,11 +106,11 @@ class LaneRow(NamedTuple):
     lane: int
     first: int
     stop: int
-    samples: Sequence[tuple[Origin, Sequence[int]]]
-    left_out: Sequence[LeftOut] = ()
+    samples: list[tuple[Origin, list[int]]]
+    left_out: list[LeftOut] = []
 
 
-class End(NamedTuple):
+class End(msgspec.Struct, tag_field="row", tag="end"):
     """A pass was read to its end.
 
     Attributes:
@@ -127,54 +125,28 @@ class End(NamedTuple):
 AuditRow: TypeAlias = Begin | LaneRow | End
 
 
-def format_row(row: AuditRow) -> str:
+def format_row(row: AuditRow) -> bytes:
     """A line, with its end."""
-    written: dict[str, Any]
-    if isinstance(row, Begin):
-        lanes = {str(lane): batches for lane, batches in row.lanes.items()}
-        written = {"pass": {**row.__dict__, "lanes": lanes}}
-    elif isinstance(row, LaneRow):
-        samples = [[origin.component, origin.number, origin.repetition, runs] for origin, runs in row.samples]
-        written = {"pass": row.id, "lane": row.lane, "batches": [row.first, row.stop], "samples": samples}
-        if row.left_out:
-            written["left_out"] = [[by, *origin, runs] for by, origin, runs in row.left_out]
-    else:
-        written = {"pass": row.id, "end": {"stopped": row.stopped}}
-    return json.dumps(written, separators=(",", ":")) + "\n"
+    return msgspec.json.encode(row) + b"\n"
 
 
-def parse_row(line: str) -> AuditRow | None:
-    """What ``format_row`` wrote; None for a line that a killed process left in its middle.
+def parse_row(line: str | bytes) -> AuditRow | None:
+    """What ``format_row`` wrote; None for a line that a killed process left incomplete.
 
     Raises:
         ValueError: It is JSON, and no row.
     """
     try:
-        written = json.loads(line)
-    except ValueError:
+        row: AuditRow = msgspec.json.decode(line, type=AuditRow)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"expected a row of an audit, found {line.strip()[:80]!r}: {error}") from None
+    except msgspec.DecodeError:
         return None
-    try:
-        if isinstance(written["pass"], dict):
-            lanes = {int(lane): batches for lane, batches in written["pass"]["lanes"].items()}
-            return Begin(**{**written["pass"], "lanes": lanes})
-        if "end" in written:
-            return End(written["pass"], written["end"]["stopped"])
-        samples = [
-            (Origin(tuple(component), number, repetition), runs)
-            for component, number, repetition, runs in written["samples"]
-        ]
-        left_out = [
-            LeftOut(by, Origin(tuple(component), number, repetition), runs)
-            for by, component, number, repetition, runs in written.get("left_out", ())
-        ]
-        first, stop = written["batches"]
-        return LaneRow(written["pass"], written["lane"], first, stop, samples, left_out)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise ValueError(f"expected a row of an audit, found {line.strip()[:80]!r}") from None
+    return row
 
 
 def runs_of(parts: Sequence[Indices]) -> list[int]:
-    """Samples as starts and stops in turn: sorted, and each as often as it is there."""
+    """Samples as starts and stops in turn: sorted, and each as often as it occurs."""
     ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, range))
     arrays = [part for part in parts if not isinstance(part, range)]
     if not arrays:
@@ -197,21 +169,21 @@ def runs_of(parts: Sequence[Indices]) -> list[int]:
 
 # --- what is audited ---
 
-# Says whose file it is.
+# Identifies the file.
 _VERSION_KEY = "asyncloader_audit"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class AuditedSource:
-    """A source of the recipe.
+    """A source of the dataset.
 
     Attributes:
         component: Which component of which mixture it is; empty outside of any.
         name: What it is called there.
         shards: Their URLs, without secrets; None if it does not come in shards.
         samples: How many each has, None where that is not known.
-        repetitions: How often all of it comes in an epoch; None if nobody can say.
+        repetitions: How often all of it comes in an epoch; None if that is not known.
     """
 
     component: tuple[int, ...]
@@ -223,46 +195,44 @@ class AuditedSource:
 
 @dataclass(frozen=True)
 class Contents:
-    """A recipe as the audit knows it.
+    """A dataset as the audit knows it.
 
     Attributes:
-        recipe: What states say of it.
+        described: What states say of it.
         parts: Its sources.
     """
 
-    recipe: dict[str, Any]
+    described: dict[str, Any]
     parts: Sequence[AuditedSource]
 
 
 def write_contents(path: str, contents: Contents) -> None:
     """Write the file, whole or not at all; raises OSError."""
-    write_whole(path, json.dumps({_VERSION_KEY: _VERSION, **asdict(contents)}).encode())
+    write_whole(path, msgspec.json.encode({_VERSION_KEY: _VERSION, **vars(contents)}))
 
 
 def read_contents(path: str) -> Contents:
     """What ``write_contents`` wrote.
 
     Raises:
-        ValueError: It is nothing of the kind.
+        ValueError: It is no such file.
         OSError: It cannot be read.
     """
     with open(path, "rb") as file:
-        try:
-            written = json.load(file)
-            if written[_VERSION_KEY] != _VERSION:
-                raise ValueError
-            parts = [
-                AuditedSource(**{**part, "component": tuple(part["component"])}) for part in written["parts"]
-            ]
-            return Contents(written["recipe"], parts)
-        except (AttributeError, LookupError, TypeError, ValueError):
-            raise ValueError(f"expected the contents of an audit of version {_VERSION} in {path}") from None
+        content = file.read()
+    try:
+        written = msgspec.json.decode(content, type=dict[str, Any])
+        if written.get(_VERSION_KEY) == _VERSION:
+            return msgspec.convert(written, Contents)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    raise ValueError(f"expected the contents of an audit of version {_VERSION} in {path}")
 
 
 # --- recording ---
 
-# Whatever a killed process had not written comes again, so that nothing is lost by waiting. A line costs
-# least where all of a shuffled window was delivered before it.
+# What a killed process had not written comes again, so that nothing is lost by waiting. A line costs least
+# where all of a shuffled window was delivered before it.
 _FLUSH_S = 5.0
 
 # Of what is not yet in the file: some MiB, in case batches come by the hundred thousand.
@@ -278,10 +248,6 @@ class _LaneNews:
     tables: dict[int, OriginTable] = field(default_factory=dict)
     runs: list[list[int]] = field(default_factory=list)
     left_out: dict[tuple[str, Origin], list[Indices]] = field(default_factory=dict)
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self.batches or self.left_out)
 
     def leave_out(self, left_out: Iterable[LeftSamples]) -> None:
         for by, origin, samples in left_out:
@@ -309,20 +275,20 @@ class _LaneNews:
         for number, runs in by_table.items():
             for origin, samples in resolve(self.tables[number], runs, draw_order):
                 by_origin.setdefault(origin, []).append(samples)
-        told = [(origin, runs_of(parts)) for origin, parts in by_origin.items()]
-        first, stop = self.first, self.first + self.batches
+        delivered = [(origin, runs_of(parts)) for origin, parts in by_origin.items()]
         left_out = [LeftOut(by, origin, runs_of(parts)) for (by, origin), parts in self.left_out.items()]
+        first, stop = self.first, self.first + self.batches
         self.first, self.batches, self.runs, self.left_out = stop, 0, [], {}
         while len(self.tables) > MOST_TABLES:
             del self.tables[next(iter(self.tables))]
-        return LaneRow(id, lane, first, stop, told, left_out)
+        return LaneRow(id, lane, first, stop, delivered, left_out)
 
 
 class Recording:
-    """Appends to the file of a rank what a pass of it delivers.
+    """Appends what a pass delivers to the file of its rank.
 
     Args:
-        path: The file; made if there is none, with its folder.
+        path: The file; created if there is none, with its folder.
         begin: Of the pass.
 
     Raises:
@@ -335,24 +301,24 @@ class Recording:
         self._batches = 0
         self._owner = os.getpid()
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Unbuffered: each flush is one write at the end of the file, whoever else appends to it.
+        # Unbuffered: each flush is one write at the end of the file, also where other processes append to it.
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115  # closed with the pass
         try:
             # A line that a killed process, or a full disk, has cut is ended first.
-            self._append(("" if _ends_whole(path) else "\n") + format_row(begin))
+            self._append((b"" if _ends_whole(path) else b"\n") + format_row(begin))
         except BaseException:
             self._file.close()
             raise
         self._flushed_s = perf_counter()
 
     def delivered(self, lane: int, references: References, left_out: Iterable[LeftSamples] = ()) -> None:
-        """The consumer was given a batch of ``lane``, before which operators have left samples out."""
+        """The consumer received a batch of ``lane``, before which operators have left samples out."""
         self._lanes[lane].add(references)
         self._lanes[lane].leave_out(left_out)
         self._batches += 1
 
     def left_at_end(self, lane: int, left_out: Iterable[LeftSamples]) -> None:
-        """All batches of a lane were delivered, and operators have left samples out behind the last one."""
+        """All batches of a lane were delivered, and operators have left samples out after the last one."""
         self._lanes[lane].leave_out(left_out)
 
     def flush_if_due(self, now_s: float) -> None:
@@ -364,9 +330,14 @@ class Recording:
         """Write what has gathered: what a state that is saved now says was delivered must be on disk."""
         if self._owner != os.getpid() or self._file.closed:
             return
-        rows = [lane.row(self._id, number) for number, lane in self._lanes.items() if lane.has_news]
-        if rows:
-            self._append("".join(map(format_row, rows)))
+        lanes = self._lanes.items()
+        self._append(
+            b"".join(
+                format_row(lane.row(self._id, number))
+                for number, lane in lanes
+                if lane.batches or lane.left_out
+            )
+        )
         self._batches = 0
         self._flushed_s = perf_counter()
 
@@ -375,7 +346,7 @@ class Recording:
 
         Args:
             end: Whether the pass was read to its end.
-            stopped: Whether it was ended with others that had no more.
+            stopped: Whether it was ended with others that had none left.
         """
         if self._owner != os.getpid() or self._file.closed:
             return
@@ -386,8 +357,8 @@ class Recording:
         finally:
             self._file.close()
 
-    def _append(self, lines: str) -> None:
-        rest = memoryview(lines.encode())
+    def _append(self, lines: bytes) -> None:
+        rest = memoryview(lines)
         while rest:  # a disk that is nearly full takes a part of it, and then raises
             rest = rest[self._file.write(rest) :]
 
@@ -402,35 +373,35 @@ def _ends_whole(path: str) -> bool:
 
 
 class LeavesOut:
-    """Gathers what operators of a lane leave out, until it rides out beside the lane's next batch.
+    """Gathers what operators of a lane leave out, until it is sent beside the lane's next batch.
 
-    It is told of whole blocks, by whichever thread an operator runs on, and costs nothing where no sample
-    goes. What comes again after a restart is left out again, and told again.
+    Operators report whole blocks, from any thread, and it costs nothing where no sample is left out. What
+    comes again after a restart is left out again, and reported again.
     """
 
     def __init__(self) -> None:
-        self._told: deque[tuple[str, tuple[int, ...], Provenance]] = deque()
+        self._gathered: deque[tuple[str, tuple[int, ...], Provenance]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._told)
+        return bool(self._gathered)
 
     def add(self, by: str, component: tuple[int, ...], trail: Trail, indices: Indices) -> None:
-        """These samples of a block go no further.
+        """Leave out these samples of a block.
 
         Args:
-            by: What leaves them out, as the recipe's description calls it.
-            component: Of the lane; what ``trail`` says is told from there on.
+            by: What leaves them out, as the dataset's description calls it.
+            component: Of the lane; ``trail`` is relative to it.
             trail: Of the block.
             indices: Of the samples in it.
         """
         if len(indices):
-            self._told.append((by, component, trail.provenance(indices)))
+            self._gathered.append((by, component, trail.provenance(indices)))
 
     def take(self) -> tuple[LeftSamples, ...]:
-        """What was told since the last time."""
+        """What was reported since the previous call."""
         found: list[LeftSamples] = []
-        while self._told:
-            by, component, provenance = self._told.popleft()
+        while self._gathered:
+            by, component, provenance = self._gathered.popleft()
             for origin, samples in provenance.by_origin():
                 found.append((by, origin._replace(component=(*component, *origin.component)), samples))
         return tuple(found)
@@ -452,7 +423,7 @@ class RecordedPass:
 
 @dataclass
 class Audited:
-    """All that was recorded of one recipe; its contents are lacking where their file is."""
+    """All that was recorded of one dataset; the contents are None where their file is missing."""
 
     contents: Contents | None = None
     passes: list[RecordedPass] = field(default_factory=list)
@@ -465,9 +436,9 @@ class LaneLog:
     Attributes:
         rows: Of it, in order, each with the rank that delivered it.
         stop: How many batches they are.
-        ended: Whether the lane has no more, or was stopped.
+        ended: Whether the lane was read to its end, or was stopped.
         stopped: Whether it had more, and was ended with ranks that had not.
-        faults: What is wrong with the record itself.
+        faults: What is wrong with the record.
     """
 
     rows: list[tuple[int, LaneRow]] = field(default_factory=list)
@@ -477,7 +448,7 @@ class LaneLog:
     faults: list[str] = field(default_factory=list)
 
     def reopen(self, first: int) -> None:
-        """A pass goes on behind so many batches."""
+        """A pass goes on after so many batches."""
         while self.rows and self.rows[-1][1].first >= first:
             self.rows.pop()
         self.stop = self.rows[-1][1].stop if self.rows else 0
@@ -492,31 +463,29 @@ class LaneLog:
     def _check(self, first: int) -> None:
         if self.stop < first:
             self.faults.append(
-                f"batches {self.stop} to {first - 1} were delivered and not recorded; is a file lacking?"
+                f"batches {self.stop} to {first - 1} were delivered and not recorded; is a file missing?"
             )
         elif self.stop > first:
             self.faults.append(
-                f"a pass went on behind batch {first}, of which a line up to batch {self.stop} does not tell "
-                "what came after; the state that it went on from was not saved by state_dict()"
+                f"a pass went on after {first} batches, within a line up to batch {self.stop}; the state "
+                "that it went on from was not saved by state_dict()"
             )
 
 
 def read_audits(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Audited]:
-    """The records in these folders and files, by the name of their recipe.
+    """The records in these folders and files, by the name of their dataset.
 
     Raises:
-        ValueError: There are none, or a line is nothing of an audit's.
+        ValueError: There are none, or a line is no row of an audit.
         OSError: A file cannot be read.
     """
     audited: dict[str, Audited] = {}
     for path in _files_of(paths):
         name = os.path.basename(path)
         if name.endswith(_CONTENTS):
-            recipe = name.removesuffix(_CONTENTS)
-            audited.setdefault(recipe, Audited()).contents = read_contents(path)
+            audited.setdefault(name.removesuffix(_CONTENTS), Audited()).contents = read_contents(path)
         else:
-            recipe = name.rpartition(_RANK)[0]
-            audited.setdefault(recipe, Audited()).passes += _read_passes(path)
+            audited.setdefault(name.rpartition(_RANK)[0], Audited()).passes += _read_passes(path)
     if not any(each.passes for each in audited.values()):
         raise ValueError(f"there is no audit in {', '.join(str(path) for path in paths)}")
     return audited
@@ -534,7 +503,7 @@ def logs_of(passes: Iterable[RecordedPass]) -> dict[int, LaneLog]:
         if each.end is not None:
             for lane in begin.all_lanes:
                 log = logs.setdefault(lane, LaneLog())
-                # Of the latest end: what an earlier one left out may have been delivered since.
+                # The latest end counts: what an earlier one left out may have been delivered since.
                 log.ended, log.stopped = True, each.end.stopped
     return logs
 

@@ -1,4 +1,4 @@
-"""What loaders count, for OpenTelemetry and Prometheus: read when those collect, by nobody in between."""
+"""What loaders count, for OpenTelemetry and Prometheus: read only when those collect."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import CollectorRegistry
 
+#: By the value of the metric's own label; of metrics without one, of the empty string.
 Values: TypeAlias = Mapping[str, float]
-"""By the value of the metric's own label; of those without one, of the empty string."""
 
 
 class MeasuredLoader(Protocol):
@@ -29,15 +29,15 @@ class MeasuredLoader(Protocol):
 
 
 class Metric(NamedTuple):
-    """Something that is told of each loader.
+    """Something that is measured of each loader.
 
     Attributes:
-        name: As OpenTelemetry has it; Prometheus has underscores, the unit, and ``_total`` of counters.
+        name: For OpenTelemetry; Prometheus has underscores, the unit, and ``_total`` of counters.
         kind: A counter never becomes less in a loader's life; a gauge is of its latest pass.
         unit: As OpenTelemetry writes units.
         about: One line.
-        read: Gives its values.
-        label: What tells several values of one loader apart.
+        read: Returns its values.
+        label: What distinguishes several values of one loader.
     """
 
     name: str
@@ -56,7 +56,7 @@ def _latest(name: str, unit: str, about: str, read: Callable[[Statistics], float
     return Metric(name, "gauge", unit, about, lambda loader: {"": read(loader.statistics)})
 
 
-# A series that is not told of any more keeps its last value for minutes, beside the one that takes its place.
+# A series that is no longer reported keeps its last value for minutes, beside the one that takes its place.
 _limits_seen: WeakKeyDictionary[MeasuredLoader, frozenset[str]] = WeakKeyDictionary()
 
 
@@ -66,6 +66,7 @@ def _limits(loader: MeasuredLoader) -> Values:
     return {each: float(each == limit) for each in sorted(seen)}
 
 
+#: All metrics.
 METRICS = (
     _total("asyncloader.batches", "{batch}", "Batches delivered.", lambda all: all.batches),
     _total("asyncloader.samples", "{sample}", "Samples in them.", lambda all: all.samples),
@@ -82,46 +83,43 @@ METRICS = (
         "asyncloader.stage.duration",
         "counter",
         "s",
-        "Time of those who make batches, by what they did.",
+        "Time of the threads that make batches, by stage.",
         lambda loader: loader.statistics.totals().stages_s,
         "stage",
     ),
     _latest("asyncloader.passes", "{pass}", "Passes begun.", lambda latest: latest.passes),
     _latest("asyncloader.running", "1", "Whether a pass goes on.", lambda latest: latest.state == "running"),
     _latest("asyncloader.skipped", "{sample}", "Samples and shards skipped.", lambda latest: latest.skipped),
-    _latest(
-        "asyncloader.wait.share", "1", "Time that the loop waits, as a part.", lambda now: now.wait_share
-    ),
+    _latest("asyncloader.wait.share", "1", "Part of the time that it waits.", lambda now: now.wait_share),
     Metric(
         "asyncloader.limit",
         "gauge",
         "1",
         "1 for what limits the pass now, 0 for what did before.",
-        lambda loader: _limits(loader),
+        _limits,
         "limit",
     ),
 )
-"""All that is told."""
 
 
 class Metrics:
-    """Tells what loaders count to the libraries that collect metrics, whenever those ask.
+    """Reports what loaders count to the libraries that collect metrics, when those ask for it.
 
     ``Metrics(train=loader).to_prometheus()``. It starts nothing, and keeps no loader alive: one that
-    is gone is told of no more.
+    was collected as garbage is no longer reported.
 
     Args:
-        loaders: By the name that each is told apart by, as the label ``loader``.
+        loaders: By name, which becomes the label ``loader``.
     """
 
     def __init__(self, **loaders: MeasuredLoader) -> None:
         self._loaders = WeakValueDictionary[str, MeasuredLoader](loaders)
 
     def add(self, name: str, loader: MeasuredLoader) -> None:
-        """Tell of this loader, too.
+        """Report this loader too.
 
         Raises:
-            ValueError: Another one has that name.
+            ValueError: Another loader has that name.
         """
         if self._loaders.get(name, loader) is not loader:
             raise ValueError(f"expected a new name for each loader, but another one is called {name!r}")
@@ -144,10 +142,10 @@ class Metrics:
         (registry or prometheus_client.REGISTRY).register(self)
 
     def to_opentelemetry(self, provider: MeterProvider | None = None) -> None:
-        """Make an instrument for each metric, which OpenTelemetry asks when it exports.
+        """Create an instrument for each metric, which OpenTelemetry reads when it exports.
 
         Args:
-            provider: The program's own by default, which ``opentelemetry.metrics.set_meter_provider`` sets.
+            provider: By default the program's own, as ``opentelemetry.metrics.set_meter_provider`` sets it.
 
         Raises:
             ImportError: ``opentelemetry`` is not installed.
@@ -162,13 +160,14 @@ class Metrics:
             make(metric.name, [partial(self._observe, metric)], metric.unit, metric.about)
 
     def collect(self) -> Iterator[Family]:
-        """What Prometheus asks for: each metric with its values for all loaders."""
+        """Called by Prometheus: each metric with its values for all loaders."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
         for metric in METRICS:
             labels = ["loader", metric.label] if metric.label else ["loader"]
-            family: Any = families[metric.kind](_prometheus_name(metric), metric.about, labels=labels)
+            prometheus_name = metric.name.replace(".", "_") + _SUFFIXES.get(metric.unit, "")
+            family: Any = families[metric.kind](prometheus_name, metric.about, labels=labels)
             for name, label, value in self._read(metric):
                 family.add_metric([name, label] if metric.label else [name], value)
             yield family
@@ -188,7 +187,3 @@ class Metrics:
 _INSTALL = "expected {0} to be installed, and it is not: pip install 'asyncloader[metrics]', or {0} alone"
 
 _SUFFIXES = {"s": "_seconds", "By": "_bytes"}
-
-
-def _prometheus_name(metric: Metric) -> str:
-    return metric.name.replace(".", "_") + _SUFFIXES.get(metric.unit, "")

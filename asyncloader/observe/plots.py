@@ -1,6 +1,6 @@
 """What the page draws: numbers and shapes, over time and of the whole pass. Pure.
 
-How they look is in ``templates``. A drawing is a thousand wide and high, whatever its size on the screen.
+Their look is in ``templates``. A drawing is a thousand wide and high, whatever its size on the screen.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from ..quantity import amount, bytes_text, percent, seconds_text, ticks
 from . import stopwatch as at
-from .stopwatch import RESTING, STARTING, STORE, name_of, shares_of
+from .stopwatch import IDLE, STARTING, STORE, name_of, shares_of
 
-# Told apart by people who do not see red or green, by their lightness too (after Okabe and Ito, 2008), and
-# each of at least 3:1 against the card that it lies on, but for the two of those who do nothing.
+# Distinct for people who do not see red or green, also by their lightness (after Okabe and Ito, 2008), and
+# each of at least 3:1 against the card that it lies on, except for the two of threads that do nothing.
 COLOURS = {
     STORE: ("#0f6cab", "#58aee8"),
     at.DECODE: ("#b36b00", "#f0b04a"),
@@ -30,14 +30,14 @@ COLOURS = {
     at.PINNING: ("#4f6b2a", "#a9c47c"),
     at.PROCESSOR: ("#8f2d56", "#d983a6"),
     at.BATCHING: ("#56606e", "#98a3b3"),
-    RESTING: ("#c6cad1", "#3f4653"),
+    IDLE: ("#c6cad1", "#3f4653"),
     STARTING: ("#e6e7ea", "#272c35"),
 }
 
-# What whoever makes batches does while nothing of theirs is waited for.
-_IDLE = (RESTING, STARTING)
+# Stages of a thread that nothing waits for.
+_NO_WORK = (IDLE, STARTING)
 
-# Colours that can be told apart: what is beyond is put together.
+# Stages with colours that can be distinguished.
 _MOST_STAGES = 6
 
 _KINDS = {
@@ -48,10 +48,10 @@ _KINDS = {
     "worker restarted": "Worker restarts",
 }
 
-# Of workers, each with a bar of its own: those that rest least and most are told apart from the others.
+# Of workers, each with a bar of its own: the busiest and the idlest.
 _MOST_BARS = 16
 
-# As many as the width of a card shows apart, and as few batches in each as make a rate.
+# As many as the width of a card shows, and as few batches in each as make a rate.
 _MOST_BINS = 96
 _BATCHES_OF_BIN = 3
 _FEWEST_BINS = 8
@@ -67,7 +67,7 @@ class Shape(NamedTuple):
     Attributes:
         tag: Of SVG.
         attributes: Its own.
-        title: Shown where one points at it.
+        title: Shown under the pointer.
     """
 
     tag: str
@@ -81,10 +81,10 @@ class Frame:
 
     Attributes:
         shapes: The lowest first.
-        label: What it shows, for those who do not see it.
+        label: What it shows, for screen readers.
         steps: Of the upright axis, up to the top.
-        y_text: Writes a number beside that axis.
-        x_ticks: Parts of the width, from 0 to 1, with what stands below them.
+        y_text: Formats a number beside that axis.
+        x_ticks: Parts of the width, from 0 to 1, with the text below them.
         flags: Names over it, with their places in percent and their rows.
     """
 
@@ -95,14 +95,6 @@ class Frame:
     x_ticks: Sequence[tuple[float, str]]
     flags: Sequence[tuple[str, float, int]] = ()
 
-    @property
-    def grid(self) -> list[float]:
-        return [round(_SIZE - _SIZE * step / self.steps[-1], 1) for step in self.steps]
-
-    @property
-    def y_texts(self) -> list[str]:
-        return [self.y_text(step) for step in self.steps]
-
 
 @dataclass(frozen=True)
 class Plot:
@@ -110,16 +102,16 @@ class Plot:
 
     Attributes:
         name: Its id.
-        title: Stands above it.
+        title: The heading.
         note: One line on what it shows.
         heads: Of the table with its numbers.
-        rows: Of that.
+        rows: Of that table.
         is_wide: Whether it takes the page's width.
         keys: Names with their colours.
         frame: A drawing.
-        bars: Names, parts as of ``bar_of``, and what stands behind them.
+        bars: Names, parts as of ``bar_of``, and the text after them.
         incidents: Names, marks (left in percent, height, title), and counts.
-        x_ticks: What stands below incidents.
+        x_ticks: The texts below incidents.
     """
 
     name: str
@@ -155,8 +147,8 @@ def colour_of(stage: str, own: dict[str, int]) -> str:
     """The name of a stage's colour.
 
     Args:
-        stage: As it is told.
-        own: The numbers of the user's stages; those that are new get the next ones.
+        stage: Its key.
+        own: The numbers of the user's stages; new ones get the next number.
     """
     if stage in COLOURS:
         return stage
@@ -164,8 +156,8 @@ def colour_of(stage: str, own: dict[str, int]) -> str:
 
 
 def bar_of(shares: Mapping[str, float], own: dict[str, int]) -> list[tuple[str, float, str]]:
-    """Parts of one time beside each other: colour, share, title."""
-    by_size = sorted(shares.items(), key=lambda item: (item[0] == RESTING, -item[1]))
+    """Parts of one time side by side: colour, share, title."""
+    by_size = sorted(shares.items(), key=lambda item: (item[0] == IDLE, -item[1]))
     return [
         (colour_of(stage, own), share, f"{name_of(stage)}: {percent(share)}")
         for stage, share in by_size
@@ -174,10 +166,10 @@ def bar_of(shares: Mapping[str, float], own: dict[str, int]) -> list[tuple[str, 
 
 
 class OverTime:
-    """The rows of ``series``, put together to fewer bins.
+    """The rows of ``series``, in fewer bins.
 
     Args:
-        series: As a pass has them.
+        series: Those of a pass.
         elapsed_s: How long it took.
         batches: How many it had.
     """
@@ -189,12 +181,13 @@ class OverTime:
         wanted = max(_FEWEST_BINS, min(_MOST_BINS, batches // _BATCHES_OF_BIN))
         self._factor = math.ceil(there / wanted)
         self.bin_s = series["bin_s"] * self._factor
-        count = max(1, math.ceil(self.elapsed_s / self.bin_s - 1e-9))
-        # A last bin of hardly any time has no rate: it is part of the one before.
-        self._folds = count > 1 and self.elapsed_s - (count - 1) * self.bin_s < self.bin_s / 2
-        self.count = count - self._folds
+        # A last bin of less than half the time has no reliable rate: it is part of the one before.
+        self.count = max(1, math.ceil(self.elapsed_s / self.bin_s - 0.5))
         last_s = self.elapsed_s - (self.count - 1) * self.bin_s
         self.seconds = [self.bin_s] * (self.count - 1) + [last_s]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._rows
 
     def row(self, name: str) -> list[float]:
         """The sums of a name."""
@@ -205,23 +198,14 @@ class OverTime:
         return sums
 
     def rate(self, name: str) -> list[float]:
-        """The sums for a second."""
+        """The sums per second."""
         return [value / seconds for value, seconds in zip(self.row(name), self.seconds, strict=True)]
 
     @property
-    def names(self) -> list[str]:
-        """All there are."""
-        return list(self._rows)
-
-    @property
     def stages(self) -> list[str]:
-        """Those of the ones who make batches, the one with the most time first."""
+        """The stages of the threads that make batches, the one with the most time first."""
         named = [name for name in self._rows if name.startswith(_STAGE)]
         return [name.removeprefix(_STAGE) for name in sorted(named, key=lambda name: -sum(self._rows[name]))]
-
-    def stage(self, name: str) -> list[float]:
-        """Seconds of the ones who make batches at a stage."""
-        return self.row(_STAGE + name)
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
@@ -238,12 +222,12 @@ class OverTime:
 
 
 def _throughput(over: OverTime) -> Plot:
-    """Samples a second, as they came to the consumer."""
+    """Samples a second, as the consumer received them."""
     rates, sizes = over.rate("samples"), over.rate("size_bytes")
     return Plot(
         "throughput",
         "Throughput",
-        "Samples a second, as the consumer got them.",
+        "Samples a second, as the consumer received them.",
         ("from", "samples/s", "bytes/s"),
         zip(over.times(), map(amount, rates), map(bytes_text, sizes), strict=True),
         is_wide=True,
@@ -252,8 +236,8 @@ def _throughput(over: OverTime) -> Plot:
 
 
 def _waits(over: OverTime, own: dict[str, int]) -> Plot:
-    """The part of the time the consumer has waited, by what was being done meanwhile."""
-    named = [*[stage for stage in over.stages if stage not in _IDLE][:_MOST_STAGES], *_IDLE]
+    """The part of the time the consumer has waited, by stage."""
+    named = [*[stage for stage in over.stages if stage not in _NO_WORK][:_MOST_STAGES], *_NO_WORK]
     shares = _wait_shares(over, named)
     waited = sum(over.row("waited_s"))
     note = f"{percent(waited / over.elapsed_s)} of all the time, by what was done meanwhile to make batches."
@@ -276,32 +260,32 @@ def _waits(over: OverTime, own: dict[str, int]) -> Plot:
 
 
 def _wait_shares(over: OverTime, named: list[str]) -> dict[str, list[float]]:
-    """The share of each bin that the consumer waited, divided as those who make batches were busy.
+    """The share of each bin that the consumer waited, divided like the work on batches.
 
-    Where nobody was busy, something behind them was waited for, which is told as their rest; and before they
-    told of anything, their start.
+    Where there was no such work, the consumer waited for something later, which is shown as idle; before the
+    first report, for the start.
     """
-    spent = {stage: over.stage(stage) for stage in named if stage not in _IDLE}
+    spent = {stage: over.row(_STAGE + stage) for stage in named if stage not in _NO_WORK}
     shares: dict[str, list[float]] = {stage: [] for stage in named}
-    rested, known_s = over.stage(RESTING), 0.0
+    idle_s, known_s = over.row(_STAGE + IDLE), 0.0
     for place, (waited_s, seconds) in enumerate(zip(over.row("waited_s"), over.seconds, strict=True)):
         waited = min(waited_s / seconds, 1.0)
         busy_s = sum(row[place] for row in spent.values())
         for stage, row in spent.items():
             shares[stage].append(waited * row[place] / busy_s if busy_s else 0.0)
-        known_s += busy_s + rested[place]
-        shares[RESTING].append(waited if known_s and not busy_s else 0.0)
+        known_s += busy_s + idle_s[place]
+        shares[IDLE].append(waited if known_s and not busy_s else 0.0)
         shares[STARTING].append(0.0 if known_s else waited)
     return shares
 
 
 def _flight(over: OverTime) -> Plot | None:
-    """Bytes asked for and not yet received; None where nothing was asked for."""
-    if "in_flight_byte_s" not in over.names:
+    """Bytes requested and not yet received; None where there were no requests."""
+    if "in_flight_byte_s" not in over:
         return None
     held, came = over.rate("in_flight_byte_s"), over.rate("received_bytes")
     total = sum(over.row("received_bytes"))
-    note = f"Asked for and not yet received, on average. {bytes_text(total)} came in all, at "
+    note = f"Requested and not yet received, on average. {bytes_text(total)} came in all, at "
     note += f"{bytes_text(total / over.elapsed_s)}/s."
     heads = ("from", "in flight", "received/s")
     rows = zip(over.times(), map(bytes_text, held), map(bytes_text, came), strict=True)
@@ -314,11 +298,10 @@ def _padding(over: OverTime) -> Plot | None:
     cells, real = over.row("cells"), over.row("real_cells")
     if not sum(cells):
         return None
-    values = [1 - some / all_ if all_ else None for some, all_ in zip(real, cells, strict=True)]
-    # Where there is no value, the one before holds; at the beginning the first.
-    last, shares = next(value for value in values if value is not None), []
-    for value in values:
-        last = last if value is None else value
+    # A bin without a batch has the value of the one before; at the beginning, of the first.
+    last, shares = next(1 - some / all_ for some, all_ in zip(real, cells, strict=True) if all_), []
+    for some, all_ in zip(real, cells, strict=True):
+        last = 1 - some / all_ if all_ else last
         shares.append(last)
     note = f"{percent(1 - sum(real) / sum(cells))} of the cells in padded fields hold no data."
     rows = zip(over.times(), map(percent, shares), map(amount, cells), strict=True)
@@ -327,7 +310,7 @@ def _padding(over: OverTime) -> Plot | None:
 
 
 def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
-    """Retries, refusals, hedges and whatever else went wrong, when it did."""
+    """Retries, refusals, hedges and other incidents, when they happened."""
     network = statistics["network"]
     counted = {
         "retry": max(network["retries"] - network["throttled"], 0),
@@ -338,7 +321,7 @@ def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
     }
     total = sum(counted.values())
     note = f"{amount(network['requests'])} requests. " if network["requests"] else ""
-    note += f"{total:,} incidents, when they were." if total else "Nothing went wrong."
+    note += f"{total:,} incidents, by time." if total else "Nothing went wrong."
     return Plot(
         "incidents",
         "Errors and retries",
@@ -358,7 +341,7 @@ def _marks(over: OverTime, kind: str) -> list[tuple[str, str, str]]:
         (
             f"{(place + 0.5) / len(row) * 100:.2f}",
             f"{4 + 18 * value / most:.1f}",
-            f"{value:.0f} from {seconds_text(place * over.bin_s)} on",
+            f"{value:.0f} after {seconds_text(place * over.bin_s)}",
         )
         for place, value in enumerate(row)
         if value
@@ -369,7 +352,7 @@ def _marks(over: OverTime, kind: str) -> list[tuple[str, str, str]]:
 
 
 def _latency(latency: Mapping[str, Any]) -> Plot | None:
-    """How long the store takes until it answers; None where it was not asked."""
+    """How long the store takes until it answers; None where there were no requests."""
     if not latency["count"]:
         return None
     per_decade = latency["bins_per_decade"]
@@ -382,27 +365,24 @@ def _latency(latency: Mapping[str, Any]) -> Plot | None:
     places = {
         name: (math.log10(seconds) * per_decade - first) / (last - first) for name, seconds in marks.items()
     }
-    wide, shapes = _SIZE / len(heights), list[Shape]()
+    wide, shapes, rows = _SIZE / len(heights), list[Shape](), list[tuple[str, str, str]]()
     for place, height in enumerate(heights):
         if height:
             tall = _SIZE * height / steps[-1]
             box = {"x": place * wide + wide * 0.06, "y": _SIZE - tall, "width": wide * 0.88, "height": tall}
             look = {"class": f"f-{STORE}", **{name: f"{value:.1f}" for name, value in box.items()}}
-            shapes.append(Shape("rect", look, f"{edges[place]} to {edges[place + 1]}: {height:,.0f}"))
+            rows.append((edges[place], edges[place + 1], f"{height:,.0f}"))
+            shapes.append(Shape("rect", look, "{} to {}: {}".format(*rows[-1])))
     for part in places.values():
-        x = f"{part * 1000:.1f}"
-        shapes.append(Shape("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": "1000"}))
-    told = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in marks.items())
+        x = f"{part * _SIZE:.1f}"
+        shapes.append(Shape("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": f"{_SIZE}"}))
+    texts = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in marks.items())
     return Plot(
         "latency",
         "Latency of the store",
-        f"From the request to the first byte of {amount(latency['count'])} parts: {told}.",
+        f"From the request to the first byte of {amount(latency['count'])} parts: {texts}.",
         ("from", "to", "parts"),
-        [
-            (edges[place], edges[place + 1], f"{height:,.0f}")
-            for place, height in enumerate(heights)
-            if height
-        ],
+        rows,
         frame=Frame(
             shapes,
             "How many answers took how long to begin",
@@ -415,7 +395,7 @@ def _latency(latency: Mapping[str, Any]) -> Plot | None:
 
 
 def _decades(first: int, last: int, per_decade: int) -> list[tuple[float, str]]:
-    """Round times on a logarithmic axis: 1, 2 and 5 of each power, or less where that is too much."""
+    """Round times on a logarithmic axis: 1, 2 and 5 of each power, or fewer where those are too many."""
     few = (last - first) / per_decade > 1.6
     steps = []
     for power in range(math.floor(first / per_decade), math.ceil(last / per_decade) + 1):
@@ -427,47 +407,38 @@ def _decades(first: int, last: int, per_decade: int) -> list[tuple[float, str]]:
 
 
 def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
-    """What each of those who make batches did; None where none has told."""
+    """Each worker's time by stage; None where there is no report yet."""
     makers = [(maker["worker"], shares_of([maker["stages_s"]])) for maker in statistics["makers"]]
     makers = [(worker, shares) for worker, shares in makers if shares]
     if not makers:
         return None
-    shown = sorted(makers, key=lambda maker: maker[1].get(RESTING, 0.0))
-    if left_out := max(0, len(shown) - _MOST_BARS):
-        half = _MOST_BARS // 2
-        shown = shown[:half] + shown[-half:]
-    shown.sort()
     several = len(makers) > 1
-    bars = [
-        (
-            f"worker {worker}" if several else "all",
-            bar_of(shares, own),
-            f"{percent(1 - shares.get(RESTING, 0.0))} busy",
-        )
-        for worker, shares in shown
-    ]
+    named = [(f"worker {worker}" if several else "all", shares) for worker, shares in makers]
+    by_rest = sorted(range(len(named)), key=lambda place: named[place][1].get(IDLE, 0.0))
+    left_out = set(by_rest[_MOST_BARS // 2 : -_MOST_BARS // 2]) if len(named) > _MOST_BARS else set()
     note = "Each one's time, by stage." if several else "Where the time goes that batches take."
     if left_out:
-        note += f" The busiest and the idlest; {left_out} others lie between."
+        note += f" The busiest and the idlest; {len(left_out)} others lie between."
     total = Counter[str]()
-    for _, shares in makers:
+    for _, shares in named:
         total.update(shares)
-    stages = sorted(total, key=lambda stage: (stage == RESTING, -total[stage]))
+    stages = sorted(total, key=lambda stage: (stage == IDLE, -total[stage]))
     return Plot(
         "balance",
         "Balance of workers" if several else "Making batches",
         note,
         ("", *map(name_of, stages)),
-        [
-            (f"worker {worker}" if several else "all", *(percent(shares.get(stage, 0.0)) for stage in stages))
-            for worker, shares in makers
-        ],
+        [(name, *(percent(shares.get(stage, 0.0)) for stage in stages)) for name, shares in named],
         keys={
             name_of(stage): colour_of(stage, own)
             for stage in stages
-            if any(shares.get(stage, 0.0) >= 0.01 for _, shares in makers)
+            if any(shares.get(stage, 0.0) >= 0.01 for _, shares in named)
         },
-        bars=bars,
+        bars=[
+            (name, bar_of(shares, own), f"{percent(1 - shares.get(IDLE, 0.0))} busy")
+            for place, (name, shares) in enumerate(named)
+            if place not in left_out
+        ],
     )
 
 
@@ -477,7 +448,7 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
 def _curve(
     colour: str, heights: list[float], over: OverTime, label: str, y_text: Callable[[float], str]
 ) -> Frame:
-    """An area under a line, through the middles of bins."""
+    """An area under a line through the middles of bins."""
     steps = ticks(ticks(max(heights, default=0.0))[-1])
     band = _band([0.0] * len(heights), heights, steps[-1])
     line = f"M{' L'.join(_points(heights, steps[-1]))}"
@@ -489,7 +460,7 @@ def _curve(
 
 
 def _points(heights: Sequence[float], top: float) -> list[str]:
-    """Through the middles of bins, and on to both edges."""
+    """Through the middles of bins, and to both edges."""
     wide = _SIZE / max(len(heights), 1)
     ys = [f"{_SIZE - _SIZE * height / top:.1f}" for height in heights]
     middles = [f"{(place + 0.5) * wide:.1f} {y}" for place, y in enumerate(ys)]

@@ -11,45 +11,32 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..errors import users_level
+from . import stopwatch as at
+from .page import report_html
 from .statistics import Maker, Meter, Statistics
-from .stopwatch import (
-    BATCHING,
-    COLLATE,
-    DECODE,
-    PINNING,
-    PROCESSOR,
-    RECEIVING,
-    RESTING,
-    SAMPLER,
-    SENDING,
-    STARTING,
-    STORE,
-    name_of,
-    shares_of,
-    steady_rate,
-)
+from .stopwatch import COLLATE, DECODE, IDLE, PROCESSOR, STORE, name_of, shares_of, steady_rate
 
-# Less, and the loader is not what limits: a tenth of the time is what a training step varies by.
+# With less, the loader is not the bottleneck: a training step varies by a tenth of the time.
 _WAITS_SHARE = 0.1
 
-# Makers that are idle for so much of their time have batches ready, so that something behind them is slow.
-_RESTS_SHARE = 0.5
+# Makers that are idle for so much of their time have batches ready, so that something after them is slow.
+_IDLE_SHARE = 0.5
 
-# A worker that is idle for so much more than the one that is waited for has too little to do.
+# A worker that is idle for so much more than the one that the consumer waits for has too little to do.
 _UNBALANCED_SHARE = 0.5
 
 # Makers in the loop's own process that are idle less than so, and keep a processor busy for so much of the
-# time, may hold the interpreter's lock when the loop wants it, which then waits within its steps, unseen.
-_LOCKED_RESTS_SHARE, _LOCKED_CPUS = 0.2, 0.5
+# time, may hold the interpreter's lock when the loop wants it; it then waits within its steps, unseen.
+_LOCKED_IDLE_SHARE, _LOCKED_CPUS = 0.2, 0.5
 
-# Where it waits for so much beside that, batches are not ready when it comes for them: it is not what limits.
+# Where it waits for so much beside that, batches are not ready when it comes for them: it is no bottleneck.
 _LOCKED_WAITS_SHARE = 0.03
 
-# With less of the time, they cannot hold up the loop by much. Whether with more they do, only a comparison
-# with steps alone can tell: whoever gets the lock more seldom is also idle more.
+# With less of the time, they cannot hold up the loop by much. Whether they do with more, only a comparison
+# with steps alone can show: a thread that gets the lock more seldom is also idle more.
 _HINTED_CPUS = 0.25
 
-# What the loop's own thread works on for so much of its waiting is what it waits for.
+# If the loop's own thread works for so much of its waiting, it waits for that work.
 _LOOPS_SHARE = 0.5
 
 # A pass of which more was the start of its workers.
@@ -59,11 +46,11 @@ _STARTS_SHARE = 0.5
 # anything else: as many busy processes as there are processors would leave them half.
 _DELAYED_SHARE = 0.6
 
-# With more, time that a thread does not work may be a wait for a processor: overlapping calls is no advice.
+# With more, time that a thread does not work may be a wait for a processor: overlapping calls do not help.
 _SOME_DELAY_SHARE = 0.25
 
-# Less, and it is no news.
-_TOLD_CPUS = 0.1
+# Less is not mentioned.
+_MENTIONED_CPUS = 0.1
 
 # Of all requests.
 _THROTTLED_SHARE = 0.02
@@ -71,24 +58,25 @@ _THROTTLED_SHARE = 0.02
 # Stages that a line names.
 _MOST_NAMED = 4
 
-# Threads that share the interpreter's lock keep one processor busy together, hardly more or less, and none of
-# them waits for a processor; each call takes so much longer than it works.
+# Threads that share the interpreter's lock keep about one processor busy together, and none of them waits for
+# a processor; each call takes so much longer than it works.
 _ONE_CPU = 0.8, 1.2
 _LOCKED_TIMES, _LOCKED_DELAY = 1.4, 0.2
 
 # Calls that use less of a processor wait for something else.
 _BUSY_CALLS_CPUS = 0.45
 
-# Of all processors: who keeps them busy for so much of the time gains nothing by more threads or processes.
+# Of all processors: a loader that keeps them busy for so much of the time gains nothing by more threads or
+# processes.
 _ALL_CPUS = 0.8
 
-# A batch that is made in less time is sooner made than handed over by a worker.
-_HANDED_OVER_S = 0.0003
+# A batch that is made in less time is sooner made than sent by a worker.
+_SENT_S = 0.0003
 
 # What uses a processor for less than this part of its time waits for something.
 _WAITING_CPUS = 0.5
 
-# A batch of more is large: to copy it takes longer than all else about sending it.
+# A batch of more is large: to copy it takes longer than the rest of sending it.
 _LARGE_BYTES = 1 << 20
 
 
@@ -97,18 +85,18 @@ class Setup:
     """What a pass ran with, as far as advice goes.
 
     Attributes:
-        num_workers: As the user said it.
+        num_workers: As the user set it.
         in_order: Likewise.
         concurrency: Of the operators that have one, by stage.
         coroutines: The stages of those that await the user's functions.
         processors: That this process may use.
         caches: Whether shards are kept on disk.
-        is_local: Whether all shards are there anyway.
+        is_local: Whether all shards are local files.
         is_indexed: Whether lanes are equal, by an index.
-        has_ranks: Whether there are other ranks to be in step with.
+        has_ranks: Whether there are other ranks to keep in step with.
         on_cluster: Whether its workers are on a cluster.
         style: ``"stream"``, or of torch's kinds ``"map"`` or ``"iterable"``.
-        keeps_workers: Whether they stay from epoch to epoch.
+        keeps_workers: Whether workers stay from epoch to epoch.
     """
 
     num_workers: int
@@ -126,33 +114,33 @@ class Setup:
 
     @property
     def is_inline(self) -> bool:
-        """Whether the loop's own thread makes the batches, and nothing goes on meanwhile."""
+        """Whether the loop's own thread makes the batches, one at a time."""
         return self.style != "stream" and not self.num_workers
 
     @property
     def shares_lock(self) -> bool:
-        """Whether batches are made beside the loop, in its process."""
+        """Whether batches are made in the loop's process, on another thread."""
         return not self.num_workers and not self.is_inline
 
     @property
     def more_workers(self) -> str:
-        """What to do about work that keeps a processor busy."""
+        """The advice on work that keeps a processor busy."""
         if self.on_cluster:
             return (
                 f"ask for more than the {self.num_workers} of RayWorkers, if the cluster has processors free"
             )
         if self.num_workers < self.processors > 1:
             return f"try num_workers={self.processors}, as there are {self.processors} processors"
-        return "every processor has its process: take less work, or store what comes of it beforehand"
+        return "every processor has its process: do less work, or store its results beforehand"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What limits a pass, in three lines: ``print(loader.report())``.
+    """What the bottleneck of a pass is, in three lines: ``print(loader.report())``.
 
     Attributes:
         limit: ``"consumer"``; ``"store"``, ``"server"`` (it refuses), ``"memory_limit"`` or ``"cache"`` (it
-            is filled), where bytes are waited for; ``"decode"``; an operator as it is called, such as
+            is filled), where batches wait for bytes; ``"decode"``; an operator by its name, such as
             ``"map(augment)"``; ``"collate"``; ``"transport"``; ``"lanes"``, where one has more to do than
             the others; ``"ranks"``, another of which is slower; ``"processor"``, which makers wait for more
             than they work; ``"start"``, of workers, which took most of the pass, or before the first batch.
@@ -160,8 +148,8 @@ class Report:
             ``"workers"``, where one has more to do than the others.
         wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch; of a
             pass of one batch at most, since its beginning.
-        shares: What those who make batches did, by stage: parts of their time that add up to 1.
-        lines: What happened, what limits, and what to change.
+        shares: What the threads that make batches did, by stage: parts of their time that add up to 1.
+        lines: What happened, what the bottleneck is, and what to change.
     """
 
     limit: str
@@ -170,9 +158,7 @@ class Report:
     lines: tuple[str, str, str]
 
     def _repr_html_(self) -> str:
-        """For notebooks; whatever is in the user's names is escaped."""
-        from .page import report_html
-
+        """For notebooks; the user's names are escaped."""
         return report_html(self)
 
     def __str__(self) -> str:
@@ -180,25 +166,25 @@ class Report:
 
 
 def judge(statistics: Statistics, setup: Setup) -> Report:
-    """The verdict on a pass, which may be going on, or whose statistics were saved."""
+    """The verdict on a pass, which may be running, or whose statistics were saved."""
     return _Case(statistics, setup).report()
 
 
-_TOLD = {
+_VERDICTS = {
     "consumer": "the training loop is the bottleneck",
     STORE: "the store is the bottleneck",
-    "server": "the server is the bottleneck, which refuses requests (429 or 503)",
+    "server": "the server is the bottleneck: it refuses requests (429 or 503)",
     "memory_limit": "memory_limit is the bottleneck: it bounds how far ahead is read",
-    "cache": "the store is the bottleneck, from which the cache is filled",
+    "cache": "the store is the bottleneck: the cache is filled from it",
     DECODE: "decoding is the bottleneck",
     "collate": "collate_fn is the bottleneck",
-    "transport": "transport is the bottleneck: handing batches over",
+    "transport": "transport is the bottleneck: sending batches",
     "lanes": "one slow worker holds up the others",
     "workers": "one slow worker holds up the others",
     "start": "starting the workers is the bottleneck",
-    SAMPLER: "the sampler is the bottleneck, which the loop asks itself",
-    PINNING: "copying batches to page-locked memory is the bottleneck",
-    "ranks": "another rank is the bottleneck, with which this one is in step",
+    at.SAMPLER: "the sampler is the bottleneck: it runs in the loop",
+    at.PINNING: "copying batches to page-locked memory is the bottleneck",
+    "ranks": "another rank is the bottleneck: this one keeps in step with it",
     PROCESSOR: "too few processors are the bottleneck",
 }
 
@@ -207,25 +193,33 @@ _ADVICE = {
     "server": "ask for more capacity, spread shards over prefixes, or run fewer ranks at a time",
     "memory_limit": "raise memory_limit",
     "cache": "nothing to change: the next epoch reads from disk",
-    "ranks": "print the reports of the other ranks: the slowest tells why",
-    SAMPLER: "draw the order beforehand, into a list: it is asked by the loop, whatever num_workers",
-    PINNING: "set num_workers: batches are pinned by a thread of its own then",
+    "ranks": "print the reports of the other ranks: that of the slowest shows the cause",
+    at.SAMPLER: "draw the order beforehand, into a list: the sampler runs in the loop, whatever num_workers",
+    at.PINNING: "set num_workers: a thread of its own pins batches then",
 }
 
 _LARGER = "make batches larger: each costs some tenths of a millisecond, however small it is"
 
 
 class _Case:
-    """One pass to be judged."""
+    """One pass to judge."""
 
     def __init__(self, statistics: Statistics, setup: Setup) -> None:
         self.statistics, self.setup = statistics, setup
         self.shares = shares_of(maker.stages_s for maker in statistics.makers)
+        self.idle_share = self.shares.get(IDLE, 0.0)
+        elapsed_s = max(statistics.elapsed_s, 1e-9)
         self.start_s = statistics.first_batch_s or 0.0
         # Alone, the first batch is all there is to judge.
         left_out_s = self.start_s if statistics.batches > 1 else 0.0
-        elapsed_s = max(statistics.elapsed_s - left_out_s, 1e-9)
-        self.wait_share = min(max(statistics.wait_s - left_out_s, 0.0) / elapsed_s, 1.0)
+        wait_s = max(statistics.wait_s - left_out_s, 0.0)
+        self.wait_share = min(wait_s / max(elapsed_s - left_out_s, 1e-9), 1.0)
+        #: The part of the time that makers are not idle in which they wait for a processor.
+        self.delay_share = self.shares.get(PROCESSOR, 0.0) / max(1 - self.idle_share, 1e-9)
+        #: Whether much of the time is lost to other work on the machine, or to a quota.
+        self.lacks_processors = max(self.delay_share, statistics.throttled_s / elapsed_s) > _SOME_DELAY_SHARE
+        #: How many processors the makers keep busy.
+        self.busy_cpus = sum(map(_cpu_s, statistics.makers)) / elapsed_s
 
     def report(self) -> Report:
         statistics, setup, wait_share = self.statistics, self.setup, self.wait_share
@@ -234,12 +228,12 @@ class _Case:
             return Report("start", 0.0, self.shares, (f"{many} so far", "nothing is known yet", "ask later"))
         is_locked = _LOCKED_WAITS_SHARE <= wait_share < _WAITS_SHARE and self.may_hold_lock
         limit = self.limit(is_locked)
-        told = _TOLD.get(limit, f"{limit} is the bottleneck")
+        verdict = _VERDICTS.get(limit, f"{limit} is the bottleneck")
         if limit == STORE and setup.is_local:
-            told = "the disk is the bottleneck"
+            verdict = "the disk is the bottleneck"
         advice = self.advice(limit)
         if is_locked:
-            told += ", if it holds the interpreter's lock, which the training loop wants"
+            verdict += ", if it holds the interpreter's lock, which the training loop wants"
         elif limit == "consumer" and setup.shares_lock and self.busy_cpus > _HINTED_CPUS:
             advice = f"if steps alone are faster, they wait for the interpreter's lock: {setup.more_workers}"
         rate = steady_rate(statistics.samples, statistics.batches, statistics.elapsed_s, self.start_s)
@@ -248,13 +242,13 @@ class _Case:
         lines = (
             f"{many}, {rate:,.0f} samples/s; the consumer waits {wait_share:.0%} of the time, after "
             f"{self.start_s:.2f} s for the first batch",
-            f"{told}; making batches is {', '.join(named[:_MOST_NAMED])}"
-            + busy * (self.busy_cpus >= _TOLD_CPUS),
+            f"{verdict}; making batches is {', '.join(named[:_MOST_NAMED])}"
+            + busy * (self.busy_cpus >= _MENTIONED_CPUS),
             advice,
         )
         return Report(limit, wait_share, self.shares, lines)
 
-    # --- what limits ---
+    # --- the bottleneck ---
 
     def limit(self, is_locked: bool) -> str:
         statistics, setup, shares = self.statistics, self.setup, self.shares
@@ -262,7 +256,7 @@ class _Case:
             return "start"
         if self.wait_share < _WAITS_SHARE and not is_locked:
             return "consumer"
-        for stage, limit in ((SAMPLER, SAMPLER), (RECEIVING, "transport")):
+        for stage, limit in ((at.SAMPLER, at.SAMPLER), (at.RECEIVING, "transport")):
             if statistics.loop_stages_s.get(stage, 0.0) > _LOOPS_SHARE * statistics.wait_s:
                 return limit
         if self.delay_share > _DELAYED_SHARE:
@@ -274,39 +268,28 @@ class _Case:
             return why
         if setup.in_order and self.is_unbalanced:
             return "lanes" if setup.style == "stream" else "workers"
-        if shares.get(RESTING, 0.0) > _RESTS_SHARE and (setup.has_ranks or setup.num_workers):
+        if self.idle_share > _IDLE_SHARE and (setup.has_ranks or setup.num_workers):
             return "ranks" if setup.has_ranks else "transport"
-        return "transport" if stage == SENDING else stage
+        return "transport" if stage == at.SENDING else stage
 
     @property
     def is_starting(self) -> bool:
         """Whether most of a pass was the start of its workers, which may be in each epoch."""
         if not self.setup.num_workers or not self.statistics.makers:
             return False
-        first_s = min(maker.stages_s.get(STARTING, 0.0) for maker in self.statistics.makers)
+        first_s = min(maker.stages_s.get(at.STARTING, 0.0) for maker in self.statistics.makers)
         return first_s > _STARTS_SHARE * self.statistics.elapsed_s
 
     @property
-    def delay_share(self) -> float:
-        """Which part of the time that makers are not idle they wait for a processor."""
-        return self.shares.get(PROCESSOR, 0.0) / max(1 - self.shares.get(RESTING, 0.0), 1e-9)
-
-    @property
-    def lacks_processors(self) -> bool:
-        """Whether much of the time is lost to other work on the machine, or to a quota."""
-        throttled_s = self.statistics.throttled_s
-        return max(self.delay_share, throttled_s / max(self.statistics.elapsed_s, 1e-9)) > _SOME_DELAY_SHARE
-
-    @property
     def may_hold_lock(self) -> bool:
-        """Whether the loop shares the interpreter's lock with makers that may leave it little of it."""
+        """Whether the loop shares the interpreter's lock with makers that may hold it most of the time."""
         if not self.setup.shares_lock or _stage_of(self.shares) == STORE or self.lacks_processors:
             return False
-        return self.shares.get(RESTING, 0.0) < _LOCKED_RESTS_SHARE and self.busy_cpus > _LOCKED_CPUS
+        return self.idle_share < _LOCKED_IDLE_SHARE and self.busy_cpus > _LOCKED_CPUS
 
     @property
     def limit_of_store(self) -> str:
-        """Why bytes are waited for."""
+        """Why batches wait for bytes."""
         network = self.statistics.network
         if network.throttled > _THROTTLED_SHARE * network.requests:
             return "server"
@@ -316,23 +299,12 @@ class _Case:
 
     @property
     def is_unbalanced(self) -> bool:
-        """Whether one worker has more to do than others; waiting out a failing store is no such work."""
-        idle = [
-            maker.stages_s.get(RESTING, 0.0) / max(_made_s(maker), 1e-9) for maker in self.statistics.makers
-        ]
+        """Whether one worker has more to do than others; waiting for a failing store is no such work."""
+        idle = [maker.stages_s.get(IDLE, 0.0) / max(_made_s(maker), 1e-9) for maker in self.statistics.makers]
         busiest = self.statistics.makers[idle.index(min(idle))]
         if self.statistics.network.retries and _stage_of(shares_of([busiest.stages_s])) == STORE:
             return False
         return max(idle) - min(idle) > _UNBALANCED_SHARE
-
-    @property
-    def busy_cpus(self) -> float:
-        """How many processors the makers keep busy."""
-        spent_s = sum(
-            maker.cpu_s + sum(calls.cpu_s for calls in maker.calls.values())
-            for maker in self.statistics.makers
-        )
-        return spent_s / max(self.statistics.elapsed_s, 1e-9)
 
     # --- what to change, in half a sentence ---
 
@@ -342,10 +314,12 @@ class _Case:
             if setup.is_local:
                 return "read from a faster disk, or store the shards compressed"
             if self.statistics.network.evicting:
-                return "raise cache_limit, until all shards have room: they are downloaded once then"
+                return "raise cache_limit until all shards have room: they are downloaded only once then"
             if setup.caches:
                 return "see whether shards are kept (asyncloader cache), and put cache_dir on a fast disk"
-            return "raise num_workers if the link has more to give, or keep shards on disk with cache_dir="
+            return (
+                "raise num_workers if the network has capacity left, or keep shards on disk with cache_dir="
+            )
         if limit == "lanes":
             if setup.is_indexed:
                 return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
@@ -375,40 +349,40 @@ class _Case:
         throttled_s = self.statistics.throttled_s
         if throttled_s > _SOME_DELAY_SHARE / 2 * self.statistics.elapsed_s:
             return (
-                f"raise the container's processor quota, which held its processes up for {throttled_s:.1f} s"
+                f"raise the container's processor quota, which delayed its processes by {throttled_s:.1f} s"
             )
         return (
-            "leave the loader more processors, or run less beside it: more threads or workers would not help"
+            "give the loader more processors, or run less beside it: more threads or workers would not help"
         )
 
     @property
     def advice_on_transport(self) -> str:
         if self.statistics.size_bytes >= _LARGE_BYTES * self.statistics.batches:
-            return "make batches smaller: leave out fields that nobody uses, take smaller dtypes"
+            return "make batches smaller: leave out unused fields, use smaller dtypes"
         if self.setup.style == "stream":
             return _LARGER
-        return _LARGER + "; or raise prefetch_factor, if some take much longer than others"
+        return f"{_LARGER}; or raise prefetch_factor, if some take much longer than others"
 
     def advice_on_dataset(self, stage: str) -> str:
-        """About a dataset of torch's kinds that is slow itself."""
+        """On a dataset of torch's kinds that is slow itself."""
         setup = self.setup
         if stage in setup.coroutines:
             return (
-                "raise num_workers: each fetches 48 items at a time; or answer a whole batch by __getitems__"
+                "raise num_workers: each fetches 48 items at a time; or fetch a whole batch in __getitems__"
             )
         if not self.mostly_waits(stage):
             return setup.more_workers
         more = f"it mostly waits: raise num_workers from {setup.num_workers}, beyond the processors too"
         if setup.style == "map":
-            more += "; or make it async def, and a batch's items are fetched at a time"
+            more += "; or make it async def, so that a batch's items are fetched concurrently"
         return more
 
     def advice_on_work(self, stage: str) -> str:
-        """About a stage that keeps processors busy, or threads waiting."""
+        """On a stage that keeps processors busy, or threads waiting."""
         setup, concurrency = self.setup, self.setup.concurrency.get(stage, 1)
         if stage in setup.coroutines:
             return f"raise concurrency from {concurrency}, or num_workers if its loop is busy"
-        if not setup.num_workers and self.statistics.elapsed_s < _HANDED_OVER_S * self.statistics.batches:
+        if not setup.num_workers and self.statistics.elapsed_s < _SENT_S * self.statistics.batches:
             return f"{_LARGER}, and workers would add as much"
         if concurrency > 1:
             return self.advice_on_threads(stage, concurrency)
@@ -424,18 +398,16 @@ class _Case:
         return f"{setup.more_workers}; or raise concurrency, if it waits or releases the interpreter's lock"
 
     def advice_on_threads(self, stage: str, concurrency: int) -> str:
-        """About a function that is called on several threads."""
+        """On a function that is called on several threads."""
         setup, makers = self.setup, self.statistics.makers
         calls = [maker.calls[stage] for maker in makers if stage in maker.calls]
         took_s = sum(each.took_s - each.delay_s for each in calls)
         cpu_s, delay_s = sum(each.cpu_s for each in calls), sum(each.delay_s for each in calls)
-        made_s = sum(_made_s(maker) - maker.stages_s.get(RESTING, 0.0) for maker in makers)
+        made_s = sum(_made_s(maker) - maker.stages_s.get(IDLE, 0.0) for maker in makers)
         if self.busy_cpus > _ALL_CPUS * setup.processors and setup.processors > 1:
-            return (
-                f"its {concurrency} threads keep every processor busy: take less work, or store its results"
-            )
+            return f"its {concurrency} threads keep every processor busy: do less work, or store its results"
         if cpu_s > _ONE_CPU[1] * made_s:
-            return f"its {concurrency} threads keep processors busy: take less work, or more workers"
+            return f"its {concurrency} threads keep processors busy: do less work, or use more workers"
         cpus = (cpu_s + sum(maker.cpu_s for maker in makers)) / max(made_s, 1e-9)
         is_one = _ONE_CPU[0] < cpus and setup.processors > 1
         if is_one and took_s > _LOCKED_TIMES * cpu_s and delay_s < _LOCKED_DELAY * cpu_s:
@@ -445,7 +417,7 @@ class _Case:
         return setup.more_workers
 
     def mostly_waits(self, stage: str) -> bool:
-        """Whether its makers hardly use a processor, whatever else they do, though they could have one."""
+        """Whether its makers hardly use a processor, at any stage, though they could have one."""
         took_s = sum(maker.stages_s.get(stage, 0.0) for maker in self.statistics.makers)
         cpu_s = sum(maker.cpu_s for maker in self.statistics.makers)
         return cpu_s < _WAITING_CPUS * took_s and not self.lacks_processors
@@ -453,25 +425,30 @@ class _Case:
 
 def _stage_of(shares: Mapping[str, float]) -> str:
     """The stage that takes most of the makers' time."""
-    return next((stage for stage in shares if stage not in (RESTING, BATCHING, PROCESSOR)), COLLATE)
+    return next((stage for stage in shares if stage not in (IDLE, at.BATCHING, PROCESSOR)), COLLATE)
+
+
+def _cpu_s(maker: Maker) -> float:
+    """Its processor time, and that of its calls on threads of their own."""
+    return maker.cpu_s + sum(calls.cpu_s for calls in maker.calls.values())
 
 
 def _made_s(maker: Maker) -> float:
-    """Its time since it has begun with the first batch."""
-    return sum(maker.stages_s.values()) - maker.stages_s.get(STARTING, 0.0)
+    """Its time since it began with the first batch."""
+    return sum(maker.stages_s.values()) - maker.stages_s.get(at.STARTING, 0.0)
 
 
-# Bars that show how far something is, and what it waits for.
+# Progress bars, which also show what a pass waits for.
 
-# Neither the screen nor a reader keeps up with more; tqdm's own ``mininterval``.
-_SAY_S = 0.1
+# A reader does not see more; tqdm's own ``mininterval``.
+_SHOW_S = 0.1
 
 
 def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> Any:
     """A tqdm bar that leaves neither a thread nor a semaphore behind.
 
     Args:
-        description: Stands before it.
+        description: Shown before it.
         total: Steps; None if that is not known.
         unit: What a step is.
         done: How many were done before it was opened.
@@ -479,7 +456,7 @@ def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> A
     from tqdm.auto import tqdm
 
     class Bar(tqdm):  # type: ignore[type-arg]  # generic in the stubs alone
-        # tqdm's thread would outlive the bar. It wakes bars that look at every n-th step only.
+        # tqdm's thread would outlive the bar. It wakes only bars that look at every n-th step.
         monitor_interval = 0
 
     # Its own lock is a semaphore among processes, which stays; our workers have no bars.
@@ -491,34 +468,34 @@ def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> A
 class ProgressBar:
     """A tqdm bar of batches, with samples/s, MB/s, the share of time the consumer waited, and what for.
 
-    Make it when the pass begins: its clock starts here. A bar that cannot be written, such as to a pipe that
-    nobody reads any more, is switched off with a warning, and the pass goes on.
+    Make it when the pass begins: its clock starts here. A bar that cannot be written, such as to a closed
+    pipe, is switched off with a warning, and the pass goes on.
 
     Args:
-        description: Stands before it.
+        description: Shown before it.
         setup: What the pass runs with.
         total: Batches of the whole pass; None if that is not known.
-        done: How many of them were delivered before, by a run that this one goes on from.
+        done: How many of them were delivered before, by a run that this one continues.
     """
 
     def __init__(self, description: str, setup: Setup, total: int | None = None, done: int = 0) -> None:
         self._bar: Any = None
         self._setup = setup
-        self._said_s = time.monotonic()
+        self._shown_s = time.monotonic()
         try:
             self._bar = open_bar(description, total, " batches", done)
         except Exception as error:
             self._switch_off(error)
 
     def show(self, counters: Meter) -> None:
-        """Move on by one batch; what is on the screen changes now and then."""
+        """Advance by one batch; the screen changes now and then."""
         if self._bar is None:
             return
         now_s = time.monotonic()
         try:
-            if now_s - self._said_s >= _SAY_S:
-                self._said_s = now_s
-                self._say(counters.snapshot())
+            if now_s - self._shown_s >= _SHOW_S:
+                self._shown_s = now_s
+                self._write(counters.snapshot())
             self._bar.update()
         except Exception as error:
             self._switch_off(error)
@@ -529,7 +506,7 @@ class ProgressBar:
             return
         try:
             if counters.batches:
-                self._say(counters.snapshot())
+                self._write(counters.snapshot())
             self._bar.close()
         except Exception as error:
             self._switch_off(error)
@@ -537,25 +514,21 @@ class ProgressBar:
     def _switch_off(self, error: Exception) -> None:
         bar, self._bar = self._bar, None
         if bar is not None:
-            bar.disable = True  # else it draws once more when it is let go
-        with suppress(OSError, ValueError):  # of standard error, which may be what cannot be written
+            bar.disable = True  # otherwise it draws once more when it is collected
+        with suppress(OSError, ValueError):  # standard error itself may be closed
             warnings.warn(
                 f"the progress bar cannot be written and is switched off: {type(error).__name__}: {error}",
                 stacklevel=users_level(),
             )
 
-    def _say(self, statistics: Statistics) -> None:
-        elapsed_s = max(statistics.elapsed_s, 1e-9)
+    def _write(self, statistics: Statistics) -> None:
+        elapsed_s, report = max(statistics.elapsed_s, 1e-9), judge(statistics, self._setup)
         tokens = f"{statistics.tokens / elapsed_s:,.0f} tokens/s, " if statistics.tokens else ""
+        waits = f"{'waits' if statistics.state == 'running' else 'waited'} {statistics.wait_share:.0%}"
+        if report.limit not in ("consumer", "start"):
+            waits += f": {report.limit}"
         self._bar.set_postfix_str(
             f"{statistics.samples / elapsed_s:,.0f} samples/s, {tokens}"
-            f"{statistics.size_bytes / elapsed_s / 1e6:,.1f} MB/s, {_waits(statistics, self._setup)}",
+            f"{statistics.size_bytes / elapsed_s / 1e6:,.1f} MB/s, {waits}",
             refresh=False,
         )
-
-
-def _waits(statistics: Statistics, setup: Setup) -> str:
-    """For how much of the time the consumer waits, and for what."""
-    report = judge(statistics, setup)
-    waits = f"{'waits' if statistics.state == 'running' else 'waited'} {statistics.wait_share:.0%}"
-    return waits if report.limit in ("consumer", "start") else f"{waits}: {report.limit}"

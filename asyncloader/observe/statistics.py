@@ -1,15 +1,20 @@
-"""The meter of a pass while it goes on, and ``Statistics``: a copy of it, which stays as it is."""
+"""The meter of a pass while it runs, and ``Statistics``: an unchanging snapshot of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from threading import RLock
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
 
 from ..flow.process import read_throttled_s
-from .stopwatch import Spent
+from .stopwatch import Spent, Stopwatch, summed
+
+if TYPE_CHECKING:
+    from .trace_keeping import Trace
 
 State: TypeAlias = Literal["none", "running", "ended"]
 
@@ -20,7 +25,7 @@ class Network:
 
     Attributes:
         requests: Sent, of whatever kind, also anew with a renewed URL; without redirects.
-        retries: Of them those that asked again, after an error or a broken body.
+        retries: Of them those sent again, after an error or a broken body.
         throttled: Answered with 429 or 503.
         hedges: Sent beside a slow one, for the same bytes.
         cached: Shards that were read while a cache on disk with room for them downloaded them.
@@ -41,7 +46,7 @@ class Calls:
 
     Attributes:
         took_s: How long they took, all together.
-        cpu_s: How much of the processor's time.
+        cpu_s: Their processor time.
         delay_s: How long they were ready to run and had no processor.
     """
 
@@ -52,15 +57,15 @@ class Calls:
 
 @dataclass(frozen=True)
 class Maker:
-    """Where the time of one who makes batches has gone.
+    """Where the time of one worker has gone, or of the thread that makes batches without workers.
 
     Attributes:
-        worker: Its number; 0 without workers, where a thread of this process makes them.
-        stages_s: Seconds by stage. Each moment is of one stage, so that together they are the time that has
-            passed since the maker began and until it told of it, with a batch at most 0.1 s ago.
+        worker: Its number; 0 without workers.
+        stages_s: Seconds by stage. Each moment belongs to one stage, so that together they are the time
+            from the start until its latest report, with a batch at most 0.1 s ago.
         calls: Of functions that run on threads of their own, by stage.
-        wants_memory: Whether reading further ahead was held up by ``memory_limit`` when it told last.
-        cpu_s: Of the processor's time, by the maker's own thread; ``calls`` are not in it.
+        wants_memory: Whether ``memory_limit`` kept it from reading further ahead at its latest report.
+        cpu_s: Processor time of its own thread; ``calls`` are not in it.
     """
 
     worker: int
@@ -72,7 +77,7 @@ class Maker:
 
 @dataclass(frozen=True)
 class Totals:
-    """What several passes of a loader come to, together.
+    """The sums of several passes of a loader.
 
     Attributes:
         batches: Delivered.
@@ -81,9 +86,9 @@ class Totals:
         size_bytes: Likewise.
         elapsed_s: From the beginning of each pass to its end.
         wait_s: How long the consumer has waited in that time.
-        network: What it took to get them.
+        network: The requests for them.
         worker_restarts: How many workers have died and were replaced.
-        stages_s: Seconds by stage, of all who make batches together.
+        stages_s: Seconds by stage, of all that make batches together.
     """
 
     batches: int = 0
@@ -99,15 +104,15 @@ class Totals:
 
 @dataclass(frozen=True, repr=False)
 class Statistics:
-    """Counts and times of a loader's latest pass, as they were when one asked for them.
+    """Counts and times of a loader's latest pass, at the moment they were read.
 
-    Nothing in it changes afterwards: ask again. Times are in seconds, and points in time count from the
-    pass's beginning. ``as_dict()`` is plain JSON.
+    Nothing in it changes afterwards: read ``loader.statistics`` again for later ones. Times are in seconds,
+    and points in time count from the pass's beginning. ``as_dict()`` is plain JSON.
 
     Attributes:
-        state: ``"none"`` before the first pass, of which all else is 0 or empty; ``"running"``; ``"ended"``
-            at the pass's end, and when it was left or closed before.
-        passes: How many passes the loader has begun, this one among them.
+        state: ``"none"`` before the first pass: all else is 0 or empty then; ``"running"``; ``"ended"`` at
+            the pass's end, and when it was left or closed before.
+        passes: How many passes the loader has begun, including this one.
         epoch: Number of the pass's epoch; None where the loader has no such number.
         batches: Delivered.
         samples: In those batches.
@@ -118,27 +123,27 @@ class Statistics:
         wait_s: How long the consumer has waited: for the pass to start, for batches, and for the end.
         first_batch_s: When the first batch was delivered; None before.
         components: Samples of each component of a mixture, by its name; empty for other datasets.
-        network: What it took to get them, of all processes together.
+        network: The requests for them, of all processes together.
         worker_restarts: How many workers have died and were replaced.
         skipped: Samples and shards that ``on_error=SkipErrors(...)`` has passed over in the epoch, also
             before a resume; some may be of batches that are ready and not yet delivered.
-        empty_shards: Shards of 0 bytes that the pass has met and that no index or index says to be empty:
-            text or JSON Lines without a line.
-        stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
+        empty_shards: Shards of 0 bytes that the pass has met and that no index says are empty: text or JSON
+            Lines without a line.
+        stopped: Whether the pass was ended with batches left, in step with ranks that had none left.
         undelivered_batches: How many of these were ready then; the rank may have had more that were not
             made yet.
         undelivered_samples: In those batches.
-        makers: Where the time went of those who make the batches, by the number of the worker.
+        makers: Where the time went of each worker, by its number, or of the thread that makes batches.
         throttled_s: How long the container's quota has kept its processes from running during the pass, the
             time of all its processors together; 0 where there is no quota.
         loop_stages_s: Of torch's kinds with workers, seconds that the loop's process itself worked for the
             batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what workers have sent.
-        earlier: What the passes before this one came to.
-        batches_before: Of a stream, how many batches of the epoch were delivered before this pass, as the
-            state that it began with says. How many samples these had, a state does not say.
+        earlier: The sums of the passes before this one.
+        batches_before: Of a stream, how many batches of the epoch were delivered before this pass, according
+            to the state that it began with. A state does not say how many samples these had.
         epoch_batches: Of a stream, how many batches of the epoch were delivered, those before this pass
             included, and without those of no samples that ``uneven="pad"`` adds.
-        expected_batches: Of a stream, how many the rank has of the whole epoch; None where that is not known.
+        expected_batches: Of a stream, how many the rank has of the whole epoch; None where that is unknown.
         expected_samples: Likewise of samples.
         is_over: Whether a stream's pass was read to its end, and no rank was stopped with batches left.
     """
@@ -177,46 +182,37 @@ class Statistics:
         return min(self.wait_s / max(self.elapsed_s, 1e-9), 1.0)
 
     def totals(self) -> Totals:
-        """What all passes of the loader come to, with this one: numbers that never become less."""
+        """The sums of all passes of the loader, including this one: numbers that never become less."""
         before, network = self.earlier, NetworkCounts()
         network.add(before.network)
         network.add(self.network)
-        stages_s = dict(before.stages_s)
-        for maker in self.makers:
-            for stage, spent_s in maker.stages_s.items():
-                stages_s[stage] = stages_s.get(stage, 0.0) + spent_s
         counts: dict[str, Any] = {
             each.name: getattr(before, each.name) + getattr(self, each.name)
             for each in fields(Totals)
             if each.name not in ("network", "stages_s")
         }
+        stages_s = summed([before.stages_s, *(maker.stages_s for maker in self.makers)])
         return Totals(**counts, network=Network(*astuple(network)), stages_s=stages_s)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
-        return {
-            **asdict(self),
-            "makers": [asdict(maker) for maker in self.makers],
-            "wait_share": self.wait_share,
-        }
+        saved = asdict(self)
+        return {**saved, "makers": [*saved["makers"]], "wait_share": self.wait_share}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Statistics:
-        """Those of which ``as_dict()`` was saved, by this version or an older one.
+        """The statistics whose ``as_dict()`` was saved, by this version or an older one.
 
         Raises:
-            ValueError: It is none of those.
+            ValueError: It is no such dict.
         """
         try:
-            values = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
-            values["network"] = Network(**saved.get("network", {}))
-            values["earlier"] = _totals(saved.get("earlier", {}))
-            values["makers"] = tuple(_maker(maker) for maker in saved.get("makers", ()))
-            if "batches" not in values:
+            if "batches" not in saved:
                 raise TypeError("it has no batches")
-        except (TypeError, KeyError, AttributeError) as error:
+            # The requests are not of any later version: a count under an unknown name would be lost.
+            return replace(msgspec.convert(saved, cls), network=Network(**saved.get("network", {})))
+        except (TypeError, msgspec.ValidationError) as error:
             raise ValueError(f"expected a dict as Statistics.as_dict() makes it, but {error}") from None
-        return cls(**values)
 
     def __repr__(self) -> str:
         if self.state == "none":
@@ -231,18 +227,6 @@ class Statistics:
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
             f"wait_share={self.wait_share:.3f}, network={self.network}{restarts}{skipped})"
         )
-
-
-def _totals(saved: Mapping[str, Any]) -> Totals:
-    return Totals(**{**saved, "network": Network(**saved.get("network", {}))})
-
-
-def _maker(saved: Mapping[str, Any]) -> Maker:
-    calls = {stage: Calls(**spent) for stage, spent in saved["calls"].items()}
-    return Maker(saved["worker"], dict(saved["stages_s"]), calls, saved["wants_memory"], saved["cpu_s"])
-
-
-# The counts of a pass while it goes on. What is told of them, and stays as it is, are ``Statistics``.
 
 
 @dataclass(slots=True)
@@ -261,28 +245,34 @@ class NetworkCounts:
         return NetworkCounts(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
 
     def add(self, more: NetworkCounts | Network) -> None:
-        """Count what another process has done."""
+        """Count the requests of another process."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
+# What a ``Meter`` counts under the names that ``Statistics`` has.
+_COUNTED = (
+    *("passes", "epoch", "batches", "samples", "tokens", "size_bytes", "worker_restarts", "skipped"),
+    *("empty_shards", "stopped", "undelivered_batches", "undelivered_samples"),
+)
+
+
 class Meter:
-    """Counts one pass. What reads them from another thread asks for a ``snapshot``.
+    """Counts one pass, and sums up the times of all that make its batches. Other threads read a ``snapshot``.
 
     Args:
-        passes: How many passes the loader has begun, with this one.
+        passes: How many passes the loader has begun, including this one.
         epoch: See ``Statistics``.
         components: The names of a mixture's.
         bar: A ``ProgressBar``: shown every batch, and closed at the end.
         earlier: Of the pass before; None if there was none.
+        trace: Informed of all that happens, and written at the end; None where the pass is not traced.
 
     Attributes: those of ``Statistics``, and
         started_s: When the pass began, by ``time.perf_counter()``.
         cut_short: Whether all ranks were stopped though some had batches, this one or others.
         closes_slowly: Whether ``close`` takes longer than an event loop may be held up.
     """
-
-    closes_slowly = False
 
     def __init__(
         self,
@@ -292,18 +282,19 @@ class Meter:
         components: Iterable[str] = (),
         bar: Any = None,
         earlier: Meter | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
-        self.started_s = time.perf_counter()
-        self.batches = self.samples = self.worker_restarts = self.skipped = self.empty_shards = 0
+        self.started_s = time.perf_counter() if trace is None else trace.start_s
+        self.passes, self.epoch = passes, epoch
+        self.batches = self.samples = self.tokens = self.size_bytes = 0
+        self.worker_restarts = self.skipped = self.empty_shards = 0
         #: Whether a pass before this one has met an empty shard.
         self.met_empty_before: bool = earlier is not None and (
             earlier.empty_shards > 0 or earlier.met_empty_before
         )
         self.stopped = self.cut_short = False
         self.undelivered_batches = self.undelivered_samples = 0
-        self._passes, self._epoch = passes, epoch
-        self._tokens = self._size_bytes = 0
         self._wait_s = 0.0
         #: Since when the consumer waits, if it does.
         self._waiting_since_s: float | None = self.started_s  # for the pass to start
@@ -315,26 +306,32 @@ class Meter:
         self._network = NetworkCounts()
         self._spent: dict[int, Spent] = {}
         self._loop_stages_s: dict[str, float] = {}
-        self._bar = bar
-        # Held by those who change what belongs together, and by who copies it. Re-entrant: a garbage
-        # collection meanwhile may run the finalizer that ends this pass.
+        self._bar, self._trace = bar, trace
+        self.closes_slowly = trace is not None
+        # Held to change what belongs together, and to copy it; never while the trace is informed, which has a
+        # lock of its own. Re-entrant: a garbage collection may run the finalizer that ends this pass.
         self._lock = RLock()
 
     def wait(self) -> float:
-        """The consumer waits from now on; gives the time, by ``time.perf_counter()``."""
+        """The consumer begins to wait; returns the time, by ``time.perf_counter()``."""
         now_s = time.perf_counter()
         with self._lock:
             self._waiting_since_s = now_s
+        if self._trace is not None:
+            self._trace.wait(now_s)
         return now_s
 
     def waited(self) -> None:
-        """It waits no more, if ``count`` has not said so."""
+        """End the wait unless ``count()`` already did."""
         if self._waiting_since_s is not None:
+            now_s = self._now_s()
             with self._lock:
-                self._add_wait(self._now_s())
+                self._add_wait(now_s)
+            if self._trace is not None:
+                self._trace.step(now_s)
 
     def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
-        """A batch was delivered, which ends the wait for it; gives the time, by ``time.perf_counter()``.
+        """A batch was delivered, which ends the wait for it; returns the time, by ``time.perf_counter()``.
 
         Args:
             samples: In the batch.
@@ -348,26 +345,38 @@ class Meter:
                 self._first_batch_s = now_s
             self.batches += 1
             self.samples += samples
-            self._tokens += tokens
-            self._size_bytes += size_bytes
+            self.tokens += tokens
+            self.size_bytes += size_bytes
             self._add_wait(now_s)
             if components:
                 for name, count in zip(self._components, components, strict=False):
                     self._components[name] += count
         if self._bar is not None:
             self._bar.show(self)
+        if self._trace is not None:
+            self._trace.count(now_s, self.batches - 1, samples, size_bytes)
         return now_s
 
     def spend(self, worker: int, spent: Spent) -> None:
-        """What a worker has told of its time."""
+        """A report of a worker on its time."""
+        if self._trace is not None:
+            self._trace.spend(worker, spent, self.worker_restarts, self.skipped)
+            spent = spent._replace(traced=None)  # the trace has it
         with self._lock:
             before = self._spent.get(worker)
             self._spent[worker] = spent if before is None else before.plus(spent)
 
+    def spend_rest(self, stopwatch: Stopwatch) -> None:
+        """Take in what a thread of this process, which has ended, has not reported, if it is traced."""
+        if self._trace is not None and (spent := stopwatch.news(at_once=True)) is not None:
+            self.spend(0, spent)
+
     def forget(self, worker: int) -> None:
-        """What it has told was of a pass before."""
+        """A worker's earlier reports were of a pass before."""
         with self._lock:
             self._spent.pop(worker, None)
+        if self._trace is not None:
+            self._trace.forget(worker)
 
     def work_in_loop(self, stage: str, took_s: float) -> None:
         """The loop's own process has worked for its batches."""
@@ -375,7 +384,7 @@ class Meter:
             self._loop_stages_s[stage] = self._loop_stages_s.get(stage, 0.0) + took_s
 
     def ask(self, more: NetworkCounts) -> None:
-        """What a process has asked of the network since it told before."""
+        """Add the requests of a process since its previous report."""
         with self._lock:
             self._network.add(more)
 
@@ -390,35 +399,28 @@ class Meter:
             self._bar.close(self)
 
     def close(self) -> None:
-        """The pass has ended, and so have those who made its batches. Idempotent."""
+        """Write the trace, if there is one: the pass has ended, and so have its workers. Idempotent.
+
+        Raises:
+            OSError: The trace cannot be written.
+        """
+        if self._trace is not None:
+            self._trace.write(self.snapshot)
 
     def snapshot(self) -> Statistics:
         """All of it at this moment, from any thread."""
         throttled_s = self._read_throttled_s()
         with self._lock:
-            now_s, waiting_since_s = self._now_s(), self._waiting_since_s
-            waiting_s = 0.0 if waiting_since_s is None else max(0.0, now_s - waiting_since_s)
-            first_s, counts = self._first_batch_s, self._network
+            now_s, since_s, first_s = self._now_s(), self._waiting_since_s, self._first_batch_s
             return Statistics(
+                **{name: getattr(self, name) for name in _COUNTED},
                 state="running" if self._ended_s is None else "ended",
-                passes=self._passes,
-                epoch=self._epoch,
-                batches=self.batches,
-                samples=self.samples,
-                tokens=self._tokens,
-                size_bytes=self._size_bytes,
                 elapsed_s=now_s - self.started_s,
-                wait_s=self._wait_s + waiting_s,
+                wait_s=self._wait_s + (0.0 if since_s is None else max(0.0, now_s - since_s)),
                 first_batch_s=None if first_s is None else first_s - self.started_s,
                 components=dict(self._components),
-                network=Network(*astuple(counts)),
-                worker_restarts=self.worker_restarts,
-                skipped=self.skipped,
-                empty_shards=self.empty_shards,
-                stopped=self.stopped,
-                undelivered_batches=self.undelivered_batches,
-                undelivered_samples=self.undelivered_samples,
-                makers=tuple(_maker_of(worker, self._spent[worker]) for worker in sorted(self._spent)),
+                network=Network(*astuple(self._network)),
+                makers=tuple(_maker_of(worker, spent) for worker, spent in sorted(self._spent.items())),
                 throttled_s=throttled_s,
                 loop_stages_s=dict(self._loop_stages_s),
                 earlier=self._earlier,

@@ -1,7 +1,7 @@
-"""Where the time goes of those who make batches: each moment of a thread is of one stage.
+"""Where the time of a thread that makes batches goes: each moment belongs to one stage.
 
-A stage costs two readings of a clock for each block and each batch, some tenths of a microsecond, and nothing
-for a sample.
+A stage costs two readings of a clock for each block and each batch, a few tenths of a microsecond, and
+nothing for a sample.
 """
 
 from __future__ import annotations
@@ -15,91 +15,84 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from ..flow.process import read_delay_s
+from .tracing import Recorder, Slice, Traced
 
 T = TypeVar("T")
 
+#: Nothing was requested yet: a worker is set up.
 STARTING = "starting"
-"""Nothing was asked for yet: a worker is set up."""
-
+#: The thread waits for bytes.
 STORE = "store"
-"""Bytes are waited for."""
-
+#: Bytes become samples.
 DECODE = "decode"
-"""Bytes become samples."""
-
+#: Samples are put together.
 BATCHING = "batching"
-"""Samples are put together."""
-
+#: They become a batch.
 COLLATE = "collate"
-"""A batch is made of them."""
-
+#: A worker sends the batch.
 SENDING = "sending"
-"""A worker hands it over."""
-
-RESTING = "resting"
-"""Enough is made ahead: the consumer, or another worker, is waited for."""
-
+#: The output buffer is full: the thread waits for the consumer, or for another worker's turn.
+IDLE = "idle"
+#: The thread was ready to run, and the machine or the container's quota did not let it.
 PROCESSOR = "processor"
-"""The thread was ready to run, and the machine or the container's quota did not let it."""
-
+#: Of torch's kinds: the indices of a batch are drawn.
 SAMPLER = "sampler"
-"""Of torch's kinds: the indices of a batch are drawn."""
-
+#: Of torch's kinds without workers: a batch is copied to page-locked memory.
 PINNING = "pinning"
-"""Of torch's kinds without workers: a batch is copied to page-locked memory."""
-
+#: Of torch's kinds with workers: the loop unpacks what they sent.
 RECEIVING = "receiving"
-"""Of torch's kinds with workers: the loop unpacks what they have sent."""
 
-# What people are told of the stages that are not theirs.
+# What verdicts and pages call a stage, where that is not its key.
 _NAMES = {
-    STARTING: "starting",
     STORE: "waiting for bytes",
     DECODE: "decoding",
     BATCHING: "putting together",
     COLLATE: "collate_fn",
-    SENDING: "sending",
-    RESTING: "idle",
     PROCESSOR: "waiting for a processor",
     SAMPLER: "drawing indices",
-    PINNING: "pinning",
     RECEIVING: "unpacking",
 }
 
-# What was spent is told so rarely that telling it costs nothing.
-_TELL_S = 0.1
+# A report is made so rarely that it costs nothing.
+_REPORT_S = 0.1
 
-# A wait that is no longer is one for another thread to hand over what it has, whatever made that.
+# A shorter wait is only for another thread to pass on what it has.
 _HANDOVER_S = 0.0005
 
-# Threads whose waits for a processor are known from one report to the next.
+# Threads whose waits for a processor are remembered from one report to the next.
 _MOST_THREADS = 1_000
 
 
 def name_of(stage: str) -> str:
-    """A stage as verdicts and pages call it; an operator or a dataset's own work is called as it is."""
+    """A stage as verdicts and pages call it; an operator or a dataset's own work keeps its name."""
     return _NAMES.get(stage, stage)
 
 
+def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds by stage, of several threads or times together."""
+    seconds: dict[str, float] = {}
+    for part in parts:
+        for stage, spent_s in part.items():
+            seconds[stage] = seconds.get(stage, 0.0) + spent_s
+    return seconds
+
+
 def shares_of(makers: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The parts of the time of those who make batches, the largest first; empty if it is none.
+    """The parts of the time of those that make batches, the largest first; empty if there is no time.
 
     Args:
-        makers: What each has spent, in seconds by stage. That they were started is left out: it is over
-            with the first batch.
+        makers: What each has spent, in seconds by stage. The start is left out: it is over with the first
+            batch.
     """
-    seconds: dict[str, float] = {}
-    for stages_s in makers:
-        for stage, spent_s in stages_s.items():
-            if stage != STARTING:
-                seconds[stage] = seconds.get(stage, 0.0) + spent_s
+    seconds = summed(makers)
+    seconds.pop(STARTING, None)
     total_s = sum(seconds.values())
     by_time = sorted(seconds, key=seconds.__getitem__, reverse=True)
     return {stage: seconds[stage] / total_s for stage in by_time} if total_s else {}
 
 
 def steady_rate(count: float, batches: int, elapsed_s: float, first_batch_s: float | None) -> float:
-    """How much comes in a second once the first batch has come; of a pass of one batch, from its beginning.
+    """How much comes in a second after the first batch; of a pass of one batch, from its beginning.
 
     Args:
         count: Of what is in the batches.
@@ -116,45 +109,46 @@ class Spent(NamedTuple):
     """What one process has spent on making batches.
 
     Attributes:
-        seconds: By stage: a thread's, so that together they are the time that has passed.
+        seconds: By stage, of one thread: together they are the time that has passed.
         calls: Of functions that run on threads of their own, by stage: how long the calls took, all together,
-            how much of the processor's time, and how long those threads waited for a processor.
-        wants_memory: Whether reading further ahead was held up by the limit on memory.
-        cpu_s: Of the processor's time, by the thread; calls on threads of their own are not in it.
-        traced: When that was, in a pass that is traced; see ``trace.events.Traced``.
+            their processor time, and how long those threads waited for a processor.
+        wants_memory: Whether the limit on memory kept the process from reading further ahead.
+        cpu_s: Processor time of the thread, without calls on threads of their own.
+        traced: When that was, in a pass that is traced.
     """
 
     seconds: Mapping[str, float]
     calls: Mapping[str, tuple[float, float, float]]
     wants_memory: bool = False
     cpu_s: float = 0.0
-    traced: Any = None
+    traced: Traced | None = None
 
     def plus(self, more: Spent) -> Spent:
         """Together with what the same process has spent afterwards."""
-        seconds = {stage: self.seconds.get(stage, 0.0) for stage in {**self.seconds, **more.seconds}}
-        for stage, spent_s in more.seconds.items():
-            seconds[stage] += spent_s
         calls = dict(self.calls)
         for stage, spent in more.calls.items():
             _add(calls, stage, spent)
-        return Spent(seconds, calls, more.wants_memory, self.cpu_s + more.cpu_s)
+        return Spent(summed([self.seconds, more.seconds]), calls, more.wants_memory, self.cpu_s + more.cpu_s)
 
 
 class Stopwatch:
-    """Divides one thread's time among the stages. Of that thread alone, but for ``call``.
+    """Divides one thread's time among the stages. Only that thread uses it, except for ``call``.
 
     Args:
         since_s: When the first stage began, by ``time.perf_counter()``; None for now.
+        recorder: Receives each stretch of time too, where the pass is traced.
     """
 
-    def __init__(self, since_s: float | None = None) -> None:
+    def __init__(self, since_s: float | None = None, recorder: Recorder | None = None) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stage = STARTING
         self._since_s = perf_counter() if since_s is None else since_s
+        self.recorder = recorder
+        self._track = 0 if recorder is None else recorder.new_track()
+        self._recorded_s = self._since_s
         self.move_here()
-        self._told_s = -math.inf  # with the first batch, and from then on now and then
-        self._delays_s: dict[int, float] = {}  # by thread, as they were when they were last read
+        self._reported_s = -math.inf  # the first report comes with the first batch
+        self._delays_s: dict[int, float] = {}  # by thread, as they were when last read
         self._helpers: WeakSet[Stopwatch] = WeakSet()  # each repetition of the data may have a new one
         self._calls: dict[str, tuple[float, float, float]] = {}
         self._callers: dict[int, str] = {}
@@ -163,43 +157,40 @@ class Stopwatch:
         self._lock = threading.RLock()  # for calls; re-entrant, for the finalizers of a garbage collection
 
     def move_here(self) -> None:
-        """This is the thread whose time is divided. What it took of the processor before does not count."""
+        """This is the thread whose time is divided. Its earlier processor time does not count."""
         self._thread = threading.get_native_id()
-        self._cpu_told_s = thread_time()
-
-    def begin(self, stage: str) -> None:
-        """The thread's work begins, with ``stage``: what it took of the processor before does not count."""
-        self.enter(stage)
-        self.move_here()
+        self._cpu_reported_s = thread_time()
 
     def enter(self, stage: str, now_s: float | None = None) -> str:
-        """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to.
+        """The thread enters ``stage``; returns the stage that it was at, to come back to.
 
         Args:
             stage: Where it is.
-            now_s: What ``time.perf_counter()`` has just said, if somebody has asked; else it is asked.
+            now_s: What ``time.perf_counter()`` has just returned, if the caller knows.
         """
         former = self._stage
         if now_s is None:
             now_s = perf_counter()
         self._seconds[former] += now_s - self._since_s
         self._stage, self._since_s = stage, now_s
+        if self.recorder is not None and former != stage:
+            self._record(self.recorder, former)
         return former
 
     def waited(self, stage: str, since_s: float) -> float:
-        """The thread has waited since then, for ``stage`` unless it was too short; gives for how long."""
+        """The thread has waited since then, for ``stage`` unless the wait was too short; returns how long."""
         now_s = perf_counter()
         if now_s - since_s > _HANDOVER_S:
             self.enter(self.enter(stage, since_s), now_s)
         return now_s - since_s
 
     def timed(self, stage: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
-        """The same items; whoever waits for one is at ``stage`` meanwhile, if not at one further up."""
+        """The same items; waits for them are time at ``stage``, except for stages that ``items`` enters."""
         return _TimedItems(self.enter, stage, items)
 
     def helper(self) -> Stopwatch:
-        """That of a thread which decodes ahead for this one; while this one waits, its stages are told."""
-        helper = Stopwatch()
+        """One for a thread that decodes ahead for this one: waits for it count as the stages it is at."""
+        helper = Stopwatch(recorder=self.recorder)
         self._helpers.add(helper)
         return helper
 
@@ -216,20 +207,20 @@ class Stopwatch:
                 self._callers[caller] = stage
 
     def has_news(self, now_s: float) -> bool:
-        """Whether what was spent until then is to be told."""
-        return now_s - self._told_s >= _TELL_S
+        """Whether a report is due."""
+        return now_s - self._reported_s >= _REPORT_S
 
     def news(self, *, at_once: bool = False, cpu_s: float | None = None) -> Spent | None:
-        """What was spent since it was asked before; None if that is not long ago.
+        """What was spent since the previous report; None if that was not long ago.
 
         Args:
-            at_once: Also then.
-            cpu_s: How much of the processor's time the thread used for batches; by default all that it used.
+            at_once: Report in any case.
+            cpu_s: How much processor time the thread used for batches; by default all that it used.
         """
         if not at_once and not self.has_news(self._since_s):
             return None
         self.enter(self._stage)
-        self._told_s = self._since_s
+        self._reported_s = self._since_s
         seconds, self._seconds = self._seconds, defaultdict(float)
         self._share_out(seconds)
         with self._lock:
@@ -238,18 +229,26 @@ class Stopwatch:
         used_s = self._cpu_news_s()
         part = 1.0 if cpu_s is None or not used_s else min(cpu_s / used_s, 1.0)
         self._move_delays(seconds, calls, callers, part)
-        return Spent(dict(seconds), calls, cpu_s=used_s if cpu_s is None else cpu_s)
+        traced = None
+        if self.recorder is not None:
+            self._record(self.recorder, self._stage)
+            traced = self.recorder.take(self._since_s)
+        return Spent(dict(seconds), calls, cpu_s=used_s if cpu_s is None else cpu_s, traced=traced)
 
     def forget(self) -> None:
-        """Nobody is to be told what was spent until now; with the next batch one is told again."""
+        """Discard unreported time; the next batch comes with a report."""
         self.news(at_once=True)
-        self._told_s = -math.inf
+        self._reported_s = -math.inf
+
+    def _record(self, recorder: Recorder, stage: str) -> None:
+        recorder.record(Slice(self._track, stage, self._recorded_s, self._since_s))
+        self._recorded_s = self._since_s
 
     def _cpu_news_s(self) -> float:
-        if threading.get_native_id() != self._thread:  # it has ended, and somebody else asks for the rest
+        if threading.get_native_id() != self._thread:  # it has ended, and another thread reports for it
             return 0.0
-        before_s, self._cpu_told_s = self._cpu_told_s, thread_time()
-        return self._cpu_told_s - before_s
+        before_s, self._cpu_reported_s = self._cpu_reported_s, thread_time()
+        return self._cpu_reported_s - before_s
 
     def _move_delays(
         self,
@@ -262,8 +261,8 @@ class Stopwatch:
 
         Args:
             seconds: By stage.
-            calls: Of functions on threads of their own, by stage; they get to know how long those waited.
-            callers: The threads of these, with their stages.
+            calls: Of functions on threads of their own, by stage; the waits of those threads are added.
+            callers: These threads, with their stages.
             part: How much of the thread's own delay counts.
         """
         for thread, stage in callers.items():
@@ -280,7 +279,7 @@ class Stopwatch:
         work_s = {
             stage: spent_s
             for stage, spent_s in seconds.items()
-            if stage not in moved_s and stage not in (RESTING, STARTING, STORE)
+            if stage not in moved_s and stage not in (IDLE, STARTING, STORE)
         }
         own_s = part * self._delay_news_s(self._thread) / max(sum(work_s.values()), 1e-9)
         moved_s |= {stage: spent_s * min(own_s, 1.0) for stage, spent_s in work_s.items()}
@@ -290,20 +289,20 @@ class Stopwatch:
             seconds[PROCESSOR] = seconds.get(PROCESSOR, 0.0) + sum(moved_s.values())
 
     def _delay_news_s(self, thread: int, *, is_new: bool = False) -> float:
-        """How long a thread has waited for a processor since it was asked before, or since it ``is_new``."""
+        """How long a thread waited for a processor since the previous call; if it ``is_new``, in all."""
         now_s = read_delay_s(thread)
         before_s = self._delays_s.get(thread, 0.0 if is_new else now_s)
         if len(self._delays_s) >= _MOST_THREADS:
-            self._delays_s.clear()  # a recipe may repeat for ever, each time with new threads
+            self._delays_s.clear()  # a dataset may repeat for ever, each time with new threads
         self._delays_s[thread] = now_s
         return max(now_s - before_s, 0.0)
 
     def _share_out(self, seconds: dict[str, float]) -> None:
-        """Tell the time in which this thread waited for its helpers as what these were at."""
+        """Count the time that this thread waited for its helpers as the stages these were at."""
         theirs = {STORE: 0.0, DECODE: 0.0}
         for helper in self._helpers:
             for stage in theirs:
-                theirs[stage] += helper._seconds.get(stage, 0.0)  # as it was when that came to another stage
+                theirs[stage] += helper._seconds.get(stage, 0.0)  # as of its latest change of stage
         total_s = sum(theirs.values())
         if total_s:
             waited_s = seconds.pop(DECODE, 0.0)
@@ -312,16 +311,13 @@ class Stopwatch:
 
 
 class _TimedItems(Generator[T, None, None]):
-    """A generator whose items are waited for at a stage. It holds none, and no frame stands between."""
+    """A generator: waits for its items are at a stage. It keeps no item alive, and adds no frame."""
 
     __slots__ = ("_enter", "_items", "_next", "_stage")
 
     def __init__(self, enter: Callable[[str], str], stage: str, items: Generator[T, None, None]) -> None:
         self._enter, self._stage, self._items = enter, stage, items
         self._next = items.__next__
-
-    def __iter__(self) -> _TimedItems[T]:
-        return self
 
     def __next__(self) -> T:
         former = self._enter(self._stage)

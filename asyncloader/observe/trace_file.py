@@ -1,14 +1,14 @@
-"""The file of a traced pass: its name, its events in the Trace Event Format, and what may stand in it."""
+"""The file of a traced pass: its name, its events in the Trace Event Format, and what it may contain."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,9 +17,9 @@ from msgspec import Meta
 from ..atomic_file import AtomicFile, write_whole
 from .tracing import Flight, Incident, Slice
 
-# What a file of a pass may hold beside its events, as far as it is read again: types and bounds. Pure.
+# What a file of a pass may hold beside its events, as far as it is read: types and bounds. Pure.
 #
-# The file may come from anybody, so that no number may be without a bound, and none be missing.
+# The file may come from anywhere, so that each number has a bound, and none may be missing.
 
 VERSION = 1
 
@@ -87,7 +87,7 @@ class SavedDropped(msgspec.Struct):
 
 
 class SavedRun(msgspec.Struct):
-    """All that the page and the command read."""
+    """What the page and the command read."""
 
     version: Literal[1]
     loader: str
@@ -102,22 +102,22 @@ class SavedRun(msgspec.Struct):
     series: SavedSeries
     latency: SavedLatency
     dropped: SavedDropped
-    # Of which the first releases said nothing.
+    # Missing in files of earlier versions.
     replica: _Count = 0
     replicas: _Count = 1
 
 
-# What was kept of a pass, in the Trace Event Format that Perfetto and chrome://tracing open. Pure.
+# The events of a pass, in the Trace Event Format that Perfetto and chrome://tracing open. Pure.
 #
 # See "Trace Event Format" (Nat Duca and Dan Sinclair, Google, 2016). A process of the format is the consumer
-# or a worker; a thread of it, a thread. Parts in flight are asynchronous, since they overlap. Times are
+# or a worker; its threads are threads. Parts in flight are asynchronous, since they overlap. Times are
 # microseconds since the pass began.
 
 
 class TraceEvent(msgspec.Struct, omit_defaults=True, gc=False):
-    """One of the format. It takes a third of the time of a dict, also since no collector looks at it.
+    """One event. It takes a third of the time of a dict, also because garbage collections skip it.
 
-    Attributes: those of the format, where None stands for what an event of its phase does not have.
+    Attributes: those of the format; None for those that an event of its phase does not have.
     """
 
     ph: str
@@ -132,22 +132,27 @@ class TraceEvent(msgspec.Struct, omit_defaults=True, gc=False):
     args: Mapping[str, Any] | None = None
 
 
-# Apart, so that the files of ranks can be put together.
+# Numbers of processes do not overlap, so that the files of ranks can be merged.
 _PIDS_OF_RANK = 10_000
 
+#: Microseconds of the pass, of a time by ``time.perf_counter()``.
+_Us: TypeAlias = Callable[[float], float]
+#: The process of a worker.
+_PidOf: TypeAlias = Callable[[int], int]
+
 _CONSUMER_TID = 1
-_MAKER_TID = 2  # and those behind it are of threads that help it
+_MAKER_TID = 2  # higher ones are of threads that help it
 
 
 @dataclass
 class TraceTimeline:
-    """What was kept.
+    """What was recorded and kept.
 
     Attributes:
-        consumer: Its slices, one after the other.
-        slices: Of the threads of each worker, by its number; 0 without any.
-        flights: Each with the worker that asked.
-        marks: Likewise, with the worker where it was.
+        consumer: Its slices, in order.
+        slices: Of the threads of each worker, by its number; 0 without workers.
+        flights: Each with the worker that sent the request.
+        marks: Each with the worker where it happened.
         workers: Whether those are processes of their own.
     """
 
@@ -165,43 +170,33 @@ def timeline(
 
     Args:
         kept: What they are made of.
-        start_s: When the pass began; nothing lies before.
-        end_s: When it ended; nothing lies behind.
+        start_s: When the pass began; no event is earlier.
+        end_s: When it ended; no event is later.
         process: Number of the process whose pass it is, among all that read.
         whose: What that is called.
     """
-    clock = _Clock(start_s, end_s)
     consumer = process * _PIDS_OF_RANK + 1
+
+    def us(at_s: float) -> float:
+        """Microseconds, to the nanosecond."""
+        return round((min(at_s, end_s) - start_s) * 1e6, 3) if at_s > start_s else 0.0
 
     def pid_of(worker: int) -> int:
         return consumer + 1 + worker if kept.workers else consumer
 
-    events = [*_names(kept, consumer, pid_of, whose)]
-    events += [_slice(clock, consumer, _CONSUMER_TID, "consumer", each) for each in kept.consumer]
+    events = [_slice(us, consumer, _CONSUMER_TID, "consumer", each) for each in kept.consumer]
     for worker, slices in sorted(kept.slices.items()):
         ordered = sorted(slices, key=lambda each: (each.track, each.start_s, each.end_s))
-        events += [_slice(clock, pid_of(worker), _MAKER_TID + each.track, "maker", each) for each in ordered]
+        events += [_slice(us, pid_of(worker), _MAKER_TID + each.track, "maker", each) for each in ordered]
     for number, (worker, flight) in enumerate(kept.flights):
-        events += _flight(clock, pid_of(worker), f"{process}.{number}", flight)
-    events += _bytes_in_flight(clock, kept, pid_of)
-    events += [_mark(clock, pid_of(worker), mark) for worker, mark in kept.marks]
-    named = [event for event in events if event.ph == "M"]
-    timed = [event for event in events if event.ph != "M"]
-    return named + sorted(timed, key=attrgetter("ts"))  # stable: an end stays behind its beginning
+        events += _flight(us, pid_of(worker), f"{process}.{number}", flight)
+    events += _bytes_in_flight(us, kept, pid_of)
+    events += [_mark(us, pid_of(worker), mark) for worker, mark in kept.marks]
+    events.sort(key=attrgetter("ts"))  # stable: an end stays after its beginning
+    return [*_names(kept, consumer, pid_of, whose), *events]
 
 
-class _Clock:
-    def __init__(self, start_s: float, end_s: float) -> None:
-        self._start_s, self._end_s = start_s, end_s
-
-    def us(self, at_s: float) -> float:
-        """Microseconds, to the nanosecond."""
-        if at_s <= self._start_s:
-            return 0.0
-        return round(((at_s if at_s < self._end_s else self._end_s) - self._start_s) * 1e6, 3)
-
-
-def _names(kept: TraceTimeline, consumer: int, pid_of: Any, whose: str) -> Iterator[TraceEvent]:
+def _names(kept: TraceTimeline, consumer: int, pid_of: _PidOf, whose: str) -> Iterator[TraceEvent]:
     yield _meta(consumer, 0, "process_name", {"name": whose})
     yield _meta(consumer, 0, "process_sort_index", {"sort_index": consumer})
     yield _meta(consumer, _CONSUMER_TID, "thread_name", {"name": "consumer"})
@@ -220,13 +215,13 @@ def _meta(pid: int, tid: int, name: str, args: dict[str, Any]) -> TraceEvent:
     return TraceEvent("M", pid, tid, 0.0, name, args=args)
 
 
-def _slice(clock: _Clock, pid: int, tid: int, category: str, each: Slice) -> TraceEvent:
-    ts = clock.us(each.start_s)
-    dur = round(clock.us(each.end_s) - ts, 3)
+def _slice(us: _Us, pid: int, tid: int, category: str, each: Slice) -> TraceEvent:
+    ts = us(each.start_s)
+    dur = round(us(each.end_s) - ts, 3)
     return TraceEvent("X", pid, tid, ts, each.name, dur, category, args=each.about or None)
 
 
-def _flight(clock: _Clock, pid: int, number: str, flight: Flight) -> Iterator[TraceEvent]:
+def _flight(us: _Us, pid: int, number: str, flight: Flight) -> Iterator[TraceEvent]:
     name = urlsplit(flight.shard).path.rpartition("/")[2] or flight.shard
     asked = {"shard": flight.shard, "offset": flight.offset, "asked_bytes": flight.asked_bytes}
     ended = {"size_bytes": flight.size_bytes, "whole": flight.is_whole}
@@ -237,10 +232,10 @@ def _flight(clock: _Clock, pid: int, number: str, flight: Flight) -> Iterator[Tr
     )
     for phase, at_s, args in steps:
         if at_s is not None:
-            yield TraceEvent(phase, pid, 0, clock.us(at_s), name, cat="part", id=number, args=args)
+            yield TraceEvent(phase, pid, 0, us(at_s), name, cat="part", id=number, args=args)
 
 
-def _bytes_in_flight(clock: _Clock, kept: TraceTimeline, pid_of: Any) -> Iterator[TraceEvent]:
+def _bytes_in_flight(us: _Us, kept: TraceTimeline, pid_of: _PidOf) -> Iterator[TraceEvent]:
     changes: dict[int, list[tuple[float, int]]] = {}
     for worker, flight in kept.flights:
         size_bytes = flight.size_bytes if flight.is_whole else flight.asked_bytes
@@ -250,17 +245,17 @@ def _bytes_in_flight(clock: _Clock, kept: TraceTimeline, pid_of: Any) -> Iterato
         level = 0
         for at_s, change in sorted(rows, key=lambda row: (row[0], -row[1])):
             level += change
-            yield TraceEvent("C", pid, 0, clock.us(at_s), "bytes in flight", args={"bytes": level})
+            yield TraceEvent("C", pid, 0, us(at_s), "bytes in flight", args={"bytes": level})
 
 
-def _mark(clock: _Clock, pid: int, mark: Incident) -> TraceEvent:
-    return TraceEvent("i", pid, 0, clock.us(mark.at_s), mark.kind, cat="event", s="p", args=mark.about)
+def _mark(us: _Us, pid: int, mark: Incident) -> TraceEvent:
+    return TraceEvent("i", pid, 0, us(mark.at_s), mark.kind, cat="event", s="p", args=mark.about)
 
 
-#: The key beside ``traceEvents`` that all else is under.
+#: The key beside ``traceEvents`` that has all other values.
 FORMAT = "asyncloader"
 
-# Many times what is written of a pass, for whoever has put those of ranks together.
+# Many times the size of a pass, for files into which those of ranks were merged.
 _MOST_BYTES = 1 << 29
 
 
@@ -268,10 +263,10 @@ def run_path(path: str, *, epoch: int, whose: str, taken: Collection[str]) -> st
     """The file of one pass: the path itself for the first epoch of a process that is alone.
 
     Args:
-        path: As the user said it.
-        epoch: Named before the suffix where it is not 0.
+        path: As the user gave it.
+        epoch: Added before the suffix where it is not 0.
         whose: What the process is called among others, such as ``"rank 1"``; empty where it is alone.
-        taken: Names that earlier passes of the same loader have got; none is given twice.
+        taken: Names of earlier passes of the same loader; none is used twice.
     """
     stem, suffix = os.path.splitext(path)
     if whose:
@@ -286,10 +281,10 @@ def run_path(path: str, *, epoch: int, whose: str, taken: Collection[str]) -> st
 
 
 def write_run(path: str, events: Sequence[TraceEvent], summary: Mapping[str, Any]) -> None:
-    """Write the file, which has its name only when it is whole.
+    """Write the file, which has its name only when it is complete.
 
     Raises:
-        OSError: The folder is not there or takes no file.
+        OSError: The folder does not exist or is not writable.
     """
     run = {"displayTimeUnit": "ms", FORMAT: {"version": VERSION, **summary}, "traceEvents": events}
     with _naming(path, "the trace of a pass, which has ended, was not written"):
@@ -297,40 +292,40 @@ def write_run(path: str, events: Sequence[TraceEvent], summary: Mapping[str, Any
 
 
 def check_run_path(path: str) -> None:
-    """Check, before there is anything to lose, that the file can be written.
+    """Check that the file can be written, before the pass begins.
 
     Raises:
-        OSError: Its folder is not there or takes no file of that name, or a folder has it.
+        OSError: Its folder does not exist or is not writable, or the path is a folder.
     """
-    with _naming(path, "no trace could be written; name another file, or see to it that its folder takes it"):
+    with _naming(path, "no trace could be written; name another file, or make its folder writable"):
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         AtomicFile(path).discard()
 
 
 @contextmanager
-def _naming(path: str, told: str) -> Iterator[None]:
-    """Have errors tell what was written, and where to."""
+def _naming(path: str, what: str) -> Iterator[None]:
+    """Add what failed, and the path, to errors."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise type(error)(error.errno, f"trace={path!r}: {told}: {reason}") from None
+        raise type(error)(error.errno, f"trace={path!r}: {what}: {reason}") from None
 
 
 def read_run(path: str) -> dict[str, Any]:
-    """What stands in the file of a pass beside its events; of what ``SavedRun`` names, all is as it says.
+    """What the file of a pass has beside its events; all that ``SavedRun`` names is checked.
 
     Raises:
         OSError: It cannot be read.
-        ValueError: It is none, or of a later version of the library.
+        ValueError: It is no such file, or of another version of the library.
     """
     with open(path, "rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ValueError(f"{path}: expected a file of at most {_MOST_BYTES:,} bytes, but it has more")
     try:
-        # The events, which are nearly all of it, are passed over.
+        # The events, which are nearly all of it, are skipped.
         run = msgspec.json.decode(content, type=_File).asyncloader
         if run.get("version") == VERSION:
             msgspec.convert(run, SavedRun, str_keys=True)
@@ -339,7 +334,7 @@ def read_run(path: str) -> dict[str, Any]:
     if run.get("version") != VERSION:
         raise ValueError(
             f"{path}: expected version {VERSION} of what DataLoader(trace=...) writes, but it is "
-            f"{run.get('version')!r}: read it with the version of the library that has written it"
+            f"{run.get('version')!r}; read it with the version of the library that has written it"
         )
     return run
 

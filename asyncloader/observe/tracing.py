@@ -1,26 +1,28 @@
-"""What is recorded of a pass where it happens, until it is told; by ``time.perf_counter()``."""
+"""What a traced pass records where it happens, until it is reported; by ``time.perf_counter()``."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..blocks.memory import StandIn
-from .stopwatch import Spent, Stopwatch
+
+T = TypeVar("T")
 
 
 class Slice(NamedTuple):
     """A thread was at one stage.
 
     Attributes:
-        track: Which thread of its process: 0 for the one that makes batches, others help it.
+        track: Which thread of its process: 0 for the one that makes batches; others help it.
         name: The stage.
         start_s: From when.
-        end_s: And until when.
-        about: What else there is to say; empty for most.
+        end_s: Until when.
+        about: Further details; empty for most.
     """
 
     track: int
@@ -31,17 +33,17 @@ class Slice(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """A part of a shard was asked for.
+    """A part of a shard was requested.
 
     Attributes:
         shard: Its URL, redacted.
-        offset: Of the first byte asked for.
-        asked_bytes: How many were, at most.
+        offset: Of the first byte requested.
+        asked_bytes: How many were requested, at most.
         size_bytes: How many came.
-        start_s: When it was asked for.
+        start_s: When the request began.
         answered_s: When the answer began; None if none came.
-        end_s: When it was over.
-        is_whole: Whether it ended well: others failed, or were let go.
+        end_s: When the request was over.
+        is_whole: Whether it succeeded: others failed, or were cancelled.
     """
 
     shard: str
@@ -82,14 +84,17 @@ class Padded(NamedTuple):
     cells: int
 
 
+Event: TypeAlias = Slice | Flight | Incident | Padded
+
+
 class Dropped(NamedTuple):
-    """What was recorded and not kept, for want of room.
+    """What was recorded and not kept, because a bound was reached.
 
     Attributes:
         slices: Of threads, the shortest ones.
         seconds: How long those were, together.
         flights: Parts, the shortest ones.
-        marks: Which came last.
+        marks: Incidents, the latest ones.
     """
 
     slices: int = 0
@@ -97,67 +102,65 @@ class Dropped(NamedTuple):
     flights: int = 0
     marks: int = 0
 
-    def plus(self, more: Dropped) -> Dropped:
-        """Together with those."""
-        return Dropped._make(map(sum, zip(self, more, strict=True)))
+    def plus(self, events: Iterable[Event]) -> Dropped:
+        """Together with those events."""
+        slices, seconds, flights, marks = self
+        for event in events:
+            if isinstance(event, Slice):
+                slices, seconds = slices + 1, seconds + event.end_s - event.start_s
+            flights += isinstance(event, Flight)
+            marks += isinstance(event, Incident)
+        return Dropped(slices, seconds, flights, marks)
 
 
 class Traced(NamedTuple):
-    """What a process has recorded since it told before.
+    """What a process has recorded since its previous report.
 
     Attributes:
-        until_s: When it told.
-        slices: Of its threads; of each thread in order.
-        flights: That have ended.
-        marks: In order.
-        padded: Batches.
-        dropped: What there was more.
+        until_s: When it reported.
+        events: Of its threads; of each thread in order.
+        dropped: What was not kept.
     """
 
     until_s: float
-    slices: Sequence[Slice] = ()
-    flights: Sequence[Flight] = ()
-    marks: Sequence[Incident] = ()
-    padded: Sequence[Padded] = ()
+    events: Sequence[Event] = ()
     dropped: Dropped = Dropped()
 
     def shifted(self, by_s: float) -> Traced:
         """The same by another clock, which is so much ahead."""
-        return Traced(
-            self.until_s + by_s,
-            [each._replace(start_s=each.start_s + by_s, end_s=each.end_s + by_s) for each in self.slices],
-            [_shifted_flight(each, by_s) for each in self.flights],
-            [each._replace(at_s=each.at_s + by_s) for each in self.marks],
-            [each._replace(at_s=each.at_s + by_s) for each in self.padded],
-            self.dropped,
-        )
+        return Traced(self.until_s + by_s, [_shifted(event, by_s) for event in self.events], self.dropped)
 
 
-def _shifted_flight(flight: Flight, by_s: float) -> Flight:
-    answered_s = None if flight.answered_s is None else flight.answered_s + by_s
-    return flight._replace(start_s=flight.start_s + by_s, answered_s=answered_s, end_s=flight.end_s + by_s)
+def _shifted(event: Any, by_s: float) -> Any:
+    """An event with all its times by another clock."""
+    times = {name: at_s for name, at_s in event._asdict().items() if name.endswith("_s") and at_s is not None}
+    return event._replace(**{name: at_s + by_s for name, at_s in times.items()})
 
 
-AnyLasting = TypeVar("AnyLasting", Slice, Flight)
+def longest(
+    events: Sequence[T], most: int, event_of: Callable[[T], Any] = lambda event: event
+) -> tuple[list[T], list[T]]:
+    """The longest of the events, as many as there may be, and the others; both in the order they came in.
 
-
-def longest(events: Iterable[AnyLasting], most: int) -> tuple[list[AnyLasting], list[AnyLasting]]:
-    """The longest of the events, as many as there may be, and the others; both in the order they came in."""
-    events = list(events)
+    Args:
+        events: Any, or what holds one. Those without a length count as long.
+        most: How many to keep.
+        event_of: Returns the event.
+    """
     if len(events) <= most:
-        return events, []
-    shortest_first = sorted(range(len(events)), key=lambda place: events[place].end_s - events[place].start_s)
-    left_out = set(shortest_first[: len(events) - most])
+        return [*events], []
+
+    def took_s(place: int) -> float:
+        event = event_of(events[place])
+        return event.end_s - event.start_s if isinstance(event, Slice | Flight) else math.inf
+
+    left_out = set(sorted(range(len(events)), key=took_s)[: len(events) - most])
     kept = [event for place, event in enumerate(events) if place not in left_out]
     return kept, [events[place] for place in sorted(left_out)]
 
 
-# What one process has recorded and not yet told, from whatever thread.
-
-T = TypeVar("T")
-
-# Between two notes, mostly a tenth of a second: more would be nobody's to look at, and the batch beside it
-# would wait for them.
+# Between two reports, mostly a tenth of a second. A reader would not look at more, and the batch beside the
+# report would wait for them.
 _MOST_TOLD = 2_000
 
 # Of a thread that never waits for long: what comes beyond is not even compared.
@@ -165,14 +168,11 @@ _MOST_HELD = 20_000
 
 
 class Recorder:
-    """Holds what was recorded in one process until it is told; bounded."""
+    """Holds what any thread of one process records until it is reported; bounded."""
 
     def __init__(self) -> None:
-        # Appended to by any thread, and emptied by the one that tells.
-        self._slices: deque[Slice] = deque()
-        self._flights: deque[Flight] = deque()
-        self._marks: deque[Incident] = deque()
-        self._padded: deque[Padded] = deque()
+        # Appended to by any thread, and emptied by the one that reports.
+        self._events: deque[Event] = deque()
         # Of what follows; re-entrant, for the finalizers of a garbage collection.
         self._lock = threading.RLock()
         self._dropped = Dropped()
@@ -184,94 +184,27 @@ class Recorder:
             self._tracks += 1
             return self._tracks - 1
 
-    def slice(self, track: int, name: str, start_s: float, end_s: float) -> None:
-        """A thread was at a stage."""
-        if len(self._slices) < _MOST_HELD:
-            self._slices.append(Slice(track, name, start_s, end_s))
+    def record(self, event: Event) -> None:
+        """Something has ended."""
+        if len(self._events) < _MOST_HELD:
+            self._events.append(event)
         else:
-            self._drop(Dropped(slices=1, seconds=end_s - start_s))
+            with self._lock:
+                self._dropped = self._dropped.plus([event])
 
-    def flight(self, flight: Flight) -> None:
-        """A part has come, or failed."""
-        if len(self._flights) < _MOST_HELD:
-            self._flights.append(flight)
-        else:
-            self._drop(Dropped(flights=1))
-
-    def mark(self, kind: str, about: dict[str, Any]) -> None:
-        """Something happens just now."""
-        if len(self._marks) < _MOST_TOLD:
-            self._marks.append(Incident(kind, perf_counter(), about))
-        else:
-            self._drop(Dropped(marks=1))
-
-    def padded(self, real: int, cells: int) -> None:
-        """A padded batch was made; with each one there is a note that tells."""
-        self._padded.append(Padded(perf_counter(), real, cells))
-
-    def take(self, until_s: float) -> Traced:
-        """All of it, to be told."""
-        slices, short = longest(_emptied(self._slices), _MOST_TOLD)
-        flights, quick = longest(_emptied(self._flights), _MOST_TOLD)
-        self._drop(Dropped(len(short), sum(each.end_s - each.start_s for each in short), len(quick)))
-        with self._lock:
-            dropped, self._dropped = self._dropped, Dropped()
-        return Traced(until_s, slices, flights, _emptied(self._marks), _emptied(self._padded), dropped)
-
-    def _drop(self, more: Dropped) -> None:
-        with self._lock:
-            self._dropped = self._dropped.plus(more)
-
-
-def _emptied(events: deque[T]) -> list[T]:
-    """What is there by now."""
-    return [events.popleft() for _ in range(len(events))]
-
-
-# A stopwatch that also records each stretch of time it measures.
-
-
-class TracingStopwatch(Stopwatch):
-    """Records when its thread was at which stage, and tells it with what was spent.
-
-    Args:
-        since_s: See ``Stopwatch``.
-        recorder: Of the process; a new one by default.
-    """
-
-    def __init__(self, since_s: float | None = None, recorder: Recorder | None = None) -> None:
-        super().__init__(since_s)
-        self.recorder = Recorder() if recorder is None else recorder
-        self._track = self.recorder.new_track()
-        self._at_stage_since_s = self._since_s
-
-    def enter(self, stage: str, now_s: float | None = None) -> str:
-        former = super().enter(stage, now_s)
-        if former != stage:
-            self._record(former)
-        return former
-
-    def helper(self) -> Stopwatch:
-        helper = TracingStopwatch(recorder=self.recorder)
-        self._helpers.add(helper)
-        return helper
-
-    def news(self, *, at_once: bool = False, cpu_s: float | None = None) -> Spent | None:
-        spent = super().news(at_once=at_once, cpu_s=cpu_s)
-        if spent is None:
-            return None
-        self._record(self._stage)
-        return spent._replace(traced=self.recorder.take(self._since_s))
-
-    def made(self, batch: Any) -> None:
-        """The thread has made this batch."""
+    def batch(self, batch: Any) -> None:
+        """A batch was made; recorded if it is padded."""
         real, cells = _cells_of(batch)
         if cells:
-            self.recorder.padded(real, cells)
+            self.record(Padded(perf_counter(), real, cells))
 
-    def _record(self, stage: str) -> None:
-        self.recorder.slice(self._track, stage, self._at_stage_since_s, self._since_s)
-        self._at_stage_since_s = self._since_s
+    def take(self, until_s: float) -> Traced:
+        """All of it, for a report."""
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        kept, short = longest(events, _MOST_TOLD)
+        with self._lock:
+            dropped, self._dropped = self._dropped, Dropped()
+        return Traced(until_s, kept, dropped.plus(short))
 
 
 def _cells_of(batch: Any) -> tuple[int, int]:
@@ -297,63 +230,48 @@ def _cells_of(batch: Any) -> tuple[int, int]:
     return real, cells
 
 
-# What stores tell of the parts they ask for; nobody listens unless a pass is traced.
-
-
 class Flying:
-    """A part on its way, of which nobody wants to know."""
-
-    def answered(self) -> None:
-        """Its answer begins."""
-
-    def ended(self, size_bytes: int, *, is_whole: bool) -> None:
-        """So many bytes of it came, and no more will."""
-
-
-class Traffic:
-    """Told of what goes over the network, or to a disk; says it to nobody."""
-
-    def began(self, url: str, offset: int, asked_bytes: int) -> Flying:
-        """A part is asked for."""
-        return _UNHEARD
-
-    def mark(self, kind: str, url: str, **about: Any) -> None:
-        """Something happened to a request."""
-
-
-_UNHEARD = Flying()
-
-
-class TracedTraffic(Traffic):
-    """Records what it is told.
+    """A part of a shard that was requested.
 
     Args:
-        recorder: Of the process.
-        redact: Makes of a URL what may be shown.
+        recorder: Of the process; None where the pass is not traced.
+        asked: The shard, redacted; the offset; how many bytes.
     """
 
-    def __init__(self, recorder: Recorder, redact: Callable[[str], str]) -> None:
-        self._recorder = recorder
-        self._redact = redact
-
-    def began(self, url: str, offset: int, asked_bytes: int) -> Flying:
-        return _TracedFlying(self._recorder, self._redact(url), offset, asked_bytes)
-
-    def mark(self, kind: str, url: str, **about: Any) -> None:
-        self._recorder.mark(kind, {"shard": self._redact(url), **about})
-
-
-class _TracedFlying(Flying):
-    def __init__(self, recorder: Recorder, shard: str, offset: int, asked_bytes: int) -> None:
-        self._recorder = recorder
-        self._asked = shard, offset, asked_bytes
+    def __init__(self, recorder: Recorder | None, asked: tuple[str, int, int]) -> None:
+        self._recorder, self._asked = recorder, asked
         self._start_s = perf_counter()
         self._answered_s: float | None = None
 
     def answered(self) -> None:
+        """Its answer begins."""
         if self._answered_s is None:  # a hedge may be answered as well
             self._answered_s = perf_counter()
 
     def ended(self, size_bytes: int, *, is_whole: bool) -> None:
-        times = self._start_s, self._answered_s, perf_counter()
-        self._recorder.flight(Flight(*self._asked, size_bytes, *times, is_whole))
+        """So many bytes of it came, and there will be no others."""
+        if self._recorder is not None:
+            times = self._start_s, self._answered_s, perf_counter()
+            self._recorder.record(Flight(*self._asked, size_bytes, *times, is_whole))
+
+
+class Traffic:
+    """What goes over the network, or to a disk; recorded where the pass is traced.
+
+    Args:
+        recorder: Of the process; None where the pass is not traced.
+        redact: Makes of a URL what may be shown.
+    """
+
+    def __init__(self, recorder: Recorder | None = None, redact: Callable[[str], str] = str) -> None:
+        self._recorder = recorder
+        self._redact = redact
+
+    def began(self, url: str, offset: int, asked_bytes: int) -> Flying:
+        """A part is requested."""
+        return Flying(self._recorder, (self._redact(url), offset, asked_bytes))
+
+    def mark(self, kind: str, url: str, **about: Any) -> None:
+        """Something happened to a request."""
+        if self._recorder is not None:
+            self._recorder.record(Incident(kind, perf_counter(), {"shard": self._redact(url), **about}))

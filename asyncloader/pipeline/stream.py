@@ -22,7 +22,7 @@ from ..flow.engine import Engine
 from ..observe.audit import LeavesOut, LeftSamples
 from ..observe.statistics import NetworkCounts
 from ..observe.stopwatch import BATCHING, COLLATE, Spent, Stopwatch
-from ..observe.tracing import TracedTraffic, TracingStopwatch, Traffic
+from ..observe.tracing import Recorder, Traffic
 from ..plan.lanes import Rotation, Row
 from ..plan.topology import Topology, World, share_with_operators
 from ..stores.urls import redact
@@ -111,8 +111,8 @@ class LanesJob:
     is_traced: bool = False
 
     def open_stopwatch(self, since_s: float | None = None) -> Stopwatch:
-        """For a thread that reads some of these lanes; see ``Stopwatch``."""
-        return TracingStopwatch(since_s) if self.is_traced else Stopwatch(since_s)
+        """Of a thread that reads some of these lanes; see ``Stopwatch``."""
+        return Stopwatch(since_s, Recorder() if self.is_traced else None)
 
     def open_skips(self, number: int, start: Position) -> Skips | None:
         """Counts what lane ``number`` skips from a position on."""
@@ -186,7 +186,8 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
     makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
     read_bytes, made_bytes = share_with_operators(job.read_bytes, makers)
     budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
-    services = Services(engine, made_bytes // (len(order) * max(makers, 1)), traffic=_traffic_of(stopwatch))
+    traffic = Traffic(stopwatch.recorder, redact)
+    services = Services(engine, made_bytes // (len(order) * max(makers, 1)), traffic=traffic)
     return budget, [
         Lane(
             job.place(lane),
@@ -200,12 +201,6 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
         )
         for lane, row in job.turns
     ]
-
-
-def _traffic_of(stopwatch: Stopwatch) -> Traffic:
-    if isinstance(stopwatch, TracingStopwatch):
-        return TracedTraffic(stopwatch.recorder, redact)
-    return Traffic()
 
 
 def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
@@ -233,8 +228,8 @@ def _collate(job: LanesJob, lane: Lane, tables: Tables | None, batch: Batch) -> 
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
-    if isinstance(lane.stopwatch, TracingStopwatch):
-        lane.stopwatch.made(collated)
+    if lane.stopwatch.recorder is not None:
+        lane.stopwatch.recorder.batch(collated)
     components = len(counted_names(job.recipe.source))
     counts = batch.count_components(components) if components else ()
     references = None if tables is None else tables.refer(batch.bases())

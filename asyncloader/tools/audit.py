@@ -1,15 +1,15 @@
-"""The verdict on an epoch: whether each sample was delivered once; what was not, how often and by whom.
+"""The verdict on an epoch: whether each sample was delivered once, and if not, how often and by which rank.
 
-What can be proved depends on what is known. Where the counts of all shards are, a missing sample is named.
-Without them it is proved that none came twice and that there is no hole between those that came. A sample
-that an operator names as left out is not missing; of operators that cannot name what they leave out, only the
-number is known.
+What can be proved depends on what is known. Where the counts of all shards are known, a missing sample is
+named. Without them it is proved that no sample came twice and that none is missing between those that came.
+A sample that an operator names as left out is not missing; of operators that cannot name what they leave out,
+only the number is known.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -29,8 +29,8 @@ class SampleRuns(NamedTuple):
 
     Attributes:
         starts: ``(runs,) int64``, as all of them.
-        stops: Behind the last of each.
-        ranks: Who delivered it, or left it out.
+        stops: After the last sample of each.
+        ranks: Which rank delivered it, or left it out.
         lanes: In which lane.
     """
 
@@ -55,49 +55,18 @@ class SampleRuns(NamedTuple):
         """How many samples there are, each counted once."""
         return int(np.diff(self.merged()).sum())
 
-
-def _delivered_runs(logs: Mapping[int, LaneLog]) -> dict[Origin, SampleRuns]:
-    """What was delivered of each shard."""
-    return _gathered(
-        (origin, bounds, rank, lane)
-        for lane, log in logs.items()
-        for rank, row in log.rows
-        for origin, bounds in row.samples
-    )
-
-
-def _left_out_runs(
-    logs: Mapping[int, LaneLog], components: Collection[tuple[int, ...]]
-) -> dict[str, dict[Origin, SampleRuns]]:
-    """What each operator says it has left out, of the sources that are followed."""
-    rows: dict[str, list[tuple[Origin, Sequence[int], int, int]]] = {}
-    for lane, log in logs.items():
-        for rank, row in log.rows:
-            for by, origin, bounds in row.left_out:
-                if origin.component in components:
-                    rows.setdefault(by, []).append((origin, bounds, rank, lane))
-    return {by: _gathered(told) for by, told in rows.items()}
-
-
-def _with_runs(
-    first: Mapping[Origin, SampleRuns], second: Mapping[Origin, SampleRuns]
-) -> dict[Origin, SampleRuns]:
-    """Those of both."""
-    return {
-        **first,
-        **{
-            origin: _sorted(np.hstack([first[origin], runs]).T) if origin in first else runs
-            for origin, runs in second.items()
-        },
-    }
+    def plus(self, more: SampleRuns) -> SampleRuns:
+        """These runs and those."""
+        return _sorted(np.hstack([self, more]).T)
 
 
 def _gathered(rows: Iterable[tuple[Origin, Sequence[int], int, int]]) -> dict[Origin, SampleRuns]:
+    """The runs of each shard, of rows with their ranks and lanes."""
     tables: dict[Origin, list[NDArray[np.int64]]] = {}
     for origin, bounds, rank, lane in rows:
         runs = np.array(bounds, np.int64).reshape(-1, 2)
-        who = np.broadcast_to(np.array([rank, lane]), runs.shape)
-        tables.setdefault(origin, []).append(np.hstack([runs, who]))
+        by_whom = np.broadcast_to(np.array([rank, lane]), runs.shape)
+        tables.setdefault(origin, []).append(np.hstack([runs, by_whom]))
     return {origin: _sorted(np.concatenate(parts)) for origin, parts in tables.items()}
 
 
@@ -121,10 +90,10 @@ class Finding:
         shard: Its URL or path; of a source without shards, its lane.
         repetition: Of the data within the epoch.
         first: The first of the samples.
-        stop: Behind the last; None if it is not known how many there are.
-        ranks: Who delivered them.
+        stop: After the last; None if it is not known how many there are.
+        ranks: Which ranks delivered them.
         lanes: In which lanes.
-        by: Who has left them out.
+        by: Which operator has left them out.
     """
 
     what: Literal["twice", "never", "beyond", "left out"]
@@ -139,41 +108,40 @@ class Finding:
 
     def __str__(self) -> str:
         last = "the last" if self.stop is None else self.stop - 1
-        samples = f"sample {self.first}" if last == self.first else f"samples {self.first} to {last}"
-        where = f"{samples} of {self.shard}" + (f" in component {self.component!r}" if self.component else "")
-        again = f", repetition {self.repetition}" if self.repetition else ""
-        whom = ""
-        if self.ranks:
-            whom = f" (ranks {_listed(self.ranks)}, lanes {_listed(self.lanes)})"
-        return f"{self.what}{f' by {self.by}' * bool(self.by)}: {where}{again}{whom}"
+        text = f"{self.what}{f' by {self.by}' * bool(self.by)}: "
+        text += f"sample {self.first}" if last == self.first else f"samples {self.first} to {last}"
+        text += f" of {self.shard}" + (f" in component {self.component!r}" if self.component else "")
+        text += f", repetition {self.repetition}" if self.repetition else ""
+        text += f" (ranks {_listed(self.ranks)}, lanes {_listed(self.lanes)})" if self.ranks else ""
+        return text
 
 
 @dataclass(frozen=True)
 class EpochVerdict:
-    """What an epoch came to.
+    """The verdict on an epoch.
 
     Attributes:
-        recipe: Names the recipe, as the files do.
+        dataset: Names the dataset, as the files do.
         epoch: Its number.
         verdict: ``"exact"``: proved, as far as counts are known. ``"wrong"``: samples came twice or are
-            lacking, or the record itself is not whole. ``"unfinished"``: nothing is wrong so far.
+            missing, or the record is not complete. ``"unfinished"``: nothing is wrong so far.
             ``"incomplete"``: nothing else is wrong, but ``uneven="stop"`` ended the epoch while ranks had
             samples left.
         samples: Delivered, of those that count: what came again after a restart counts once.
         expected: How many there are; None if that is not known.
         batches: Delivered, likewise.
-        ranks: Who delivered them.
+        ranks: Which ranks delivered them.
         findings: What is wrong.
         left_out: How many samples did not come for one of ``reasons``; None if that is not known.
         left_out_by: How many of these each operator has named, one by one: ``.filter``, ``.filter_batches``
-            and ``drop_last`` do. The others were left out by what cannot say which ones.
-        left_out_samples: Those that were named, if that was asked for.
+            and ``drop_last`` do. For the others it is not recorded which ones were left out.
+        left_out_samples: Those that were named, on request.
         reasons: What leaves samples out: operators of the dataset, ``drop_last``, ``uneven="stop"``.
         faults: What is wrong with the record.
         open_lanes: Those that are not known to have ended.
     """
 
-    recipe: str
+    dataset: str
     epoch: int
     verdict: _Judged
     samples: int
@@ -202,40 +170,49 @@ class EpochVerdict:
         named = [f"{count} by {by}" for by, count in self.left_out_by.items() if count]
         others = ", ".join(reason for reason in self.reasons if reason not in self.left_out_by)
         if self.left_out is None:
-            told = f"{', '.join(named)} were left out, and " if named else ""
+            known = f"{', '.join(named)} were left out, and " if named else ""
             unknown = f"how many {others} left out is not known without an index"
-            return f"{came}, none twice; {told}{unknown}"
+            return f"{came}, none twice; {known}{unknown}"
         if unnamed := self.left_out - sum(self.left_out_by.values()):
-            named.append(f"{unnamed} by {others}, of which nobody says which ones")
+            named.append(f"{unnamed} by {others} (which ones is not recorded)")
         more = f"{self.left_out} more were left out: {', '.join(named)}" if named else ""
         if self.expected is not None:
             return f"{came}, " + (f"none twice; {more}" if more else f"each of {self.expected} once")
         known = "how many there are is not known"
-        return f"{came}, none twice and none lacking between them; {f'{more}; ' * bool(more)}{known}"
+        return f"{came}, none twice and none missing between them; {f'{more}; ' * bool(more)}{known}"
 
 
 def judge_epoch(
-    recipe: str, epoch: int, contents: Contents, passes: Sequence[RecordedPass], *, left_out: bool = False
+    dataset: str, epoch: int, contents: Contents, passes: Sequence[RecordedPass], *, left_out: bool = False
 ) -> EpochVerdict:
     """The verdict on an epoch.
 
     Args:
-        recipe: Its name.
+        dataset: Its name.
         epoch: Its number.
         contents: What the dataset is of.
         passes: Those of all ranks over it.
         left_out: Whether to name each run of samples that operators have left out.
     """
     logs = logs_of(passes)
-    delivered = _delivered_runs(logs)
-    lanes = range(contents.recipe["lanes"])
+    known = {part.component: part for part in contents.parts}
+    rows = [(rank, lane, row) for lane, log in logs.items() for rank, row in log.rows]
+    delivered = _gathered(
+        (origin, bounds, rank, lane) for rank, lane, row in rows for origin, bounds in row.samples
+    )
+    lanes = range(contents.described["lanes"])
     open_lanes = tuple(lane for lane in lanes if lane not in logs or not logs[lane].ended)
     reasons, unnamed = _reasons(passes, logs)
-    told = _left_out_runs(logs, {part.component for part in contents.parts})
-    named, accounted = _accounted(told, delivered)
+    left_rows: dict[str, list[tuple[Origin, Sequence[int], int, int]]] = {}
+    for rank, lane, row in rows:
+        for by, origin, bounds in row.left_out:
+            if origin.component in known:  # other sources are not followed
+                left_rows.setdefault(by, []).append((origin, bounds, rank, lane))
+    left = {by: _gathered(told) for by, told in left_rows.items()}
+    named, accounted = _accounted(left, delivered)
     left_out_by = {by: named.get(by, 0) for by in reasons if by in named or by not in unnamed}
     faults = tuple(f"lane {lane}: {fault}" for lane, log in sorted(logs.items()) for fault in log.faults)
-    excess = [*_doubled(contents.parts, delivered)]
+    excess = [*_doubled(known, delivered)]
     missing = [*_missing(contents.parts, accounted)]
     expected = _expected(contents.parts)
     lacking = None if expected is None else sum(each.stop - each.first for each in missing if each.stop)
@@ -250,19 +227,18 @@ def judge_epoch(
     total: int | None = sum(left_out_by.values())
     if total is not None and unnamed:
         total = None if lacking is None else total + lacking
-    rows = [(rank, row) for log in logs.values() for rank, row in log.rows]
     return EpochVerdict(
-        recipe=recipe,
+        dataset=dataset,
         epoch=epoch,
         verdict=verdict,
         samples=sum(int((each.stops - each.starts).sum()) for each in delivered.values()),
         expected=expected,
-        batches=sum(row.stop - row.first for _, row in rows),
-        ranks=tuple(sorted({rank for rank, _ in rows})),
+        batches=sum(row.stop - row.first for *_, row in rows),
+        ranks=tuple(sorted({rank for rank, *_ in rows})),
         findings=tuple(excess + ([] if unnamed else missing)),
         left_out=total,
         left_out_by=left_out_by,
-        left_out_samples=tuple(_left_out(contents.parts, told)) if left_out else (),
+        left_out_samples=tuple(_left_out(known, left)) if left_out else (),
         reasons=tuple(reasons),
         faults=faults,
         open_lanes=open_lanes,
@@ -270,10 +246,10 @@ def judge_epoch(
 
 
 def _reasons(passes: Sequence[RecordedPass], logs: Mapping[int, LaneLog]) -> tuple[list[str], set[str]]:
-    """What leaves samples out, and which of it does not say which ones."""
+    """What leaves samples out, and which of it does not name them."""
     begins = [each.begin for each in passes]
     reasons = [*dict.fromkeys(reason for begin in begins for reason in begin.leaves_out)]
-    unnamed = {reason for begin in begins for reason in begin.leaves_out if reason not in begin.tells}
+    unnamed = {reason for begin in begins for reason in begin.leaves_out if reason not in begin.named_by}
     if any(log.stopped for log in logs.values()):
         reasons.append(_STOP)
         unnamed.add(_STOP)
@@ -281,40 +257,39 @@ def _reasons(passes: Sequence[RecordedPass], logs: Mapping[int, LaneLog]) -> tup
 
 
 def _accounted(
-    told: Mapping[str, Mapping[Origin, SampleRuns]], delivered: Mapping[Origin, SampleRuns]
+    left: Mapping[str, Mapping[Origin, SampleRuns]], delivered: Mapping[Origin, SampleRuns]
 ) -> tuple[dict[str, int], Mapping[Origin, SampleRuns]]:
-    """How many samples that did not come each operator has named, and what came together with those."""
-    named, accounted = {}, delivered
-    for by, runs in told.items():
-        before, accounted = accounted, _with_runs(accounted, runs)
-        named[by] = sum(
-            accounted[origin].count_once() - (before[origin].count_once() if origin in before else 0)
-            for origin in runs
-        )
+    """How many samples that did not come each operator has named, and those runs with the delivered ones."""
+    named, accounted = dict.fromkeys(left, 0), dict(delivered)
+    for by, of_shards in left.items():
+        for origin, runs in of_shards.items():
+            before = accounted.get(origin)
+            accounted[origin] = runs if before is None else before.plus(runs)
+            named[by] += accounted[origin].count_once() - (0 if before is None else before.count_once())
     return named, accounted
 
 
 def _left_out(
-    parts: Sequence[AuditedSource], told: Mapping[str, Mapping[Origin, SampleRuns]]
+    known: Mapping[tuple[int, ...], AuditedSource], left: Mapping[str, Mapping[Origin, SampleRuns]]
 ) -> Iterator[Finding]:
     """The samples that operators have named."""
-    known = {part.component: part for part in parts}
-    for by, of_shards in told.items():
+    for by, of_shards in left.items():
         for origin, runs in sorted(of_shards.items()):
             for first, stop in runs.merged().tolist():
                 yield replace(_finding("left out", known[origin.component], origin, first, stop), by=by)
 
 
-def _doubled(parts: Sequence[AuditedSource], delivered: Mapping[Origin, SampleRuns]) -> Iterator[Finding]:
-    """What was delivered more than once, or is not there to be delivered."""
-    known = {part.component: part for part in parts}
+def _doubled(
+    known: Mapping[tuple[int, ...], AuditedSource], delivered: Mapping[Origin, SampleRuns]
+) -> Iterator[Finding]:
+    """What was delivered more than once, or is not in its shard."""
     for origin, runs in delivered.items():
         part = known.get(origin.component)
         reached = runs.reached
         for at in (np.flatnonzero(runs.starts[1:] < reached[:-1]) + 1).tolist():
             first, stop = int(runs.starts[at]), int(min(runs.stops[at], reached[at - 1]))
-            who = np.flatnonzero((runs.starts < stop) & (runs.stops > first))
-            yield _finding("twice", part, origin, first, stop, runs, who)
+            of_these = np.flatnonzero((runs.starts < stop) & (runs.stops > first))
+            yield _finding("twice", part, origin, first, stop, runs, of_these)
         count = _count_of(part, origin)
         if count is not None and reached[-1] > count:
             yield _finding(
@@ -323,7 +298,7 @@ def _doubled(parts: Sequence[AuditedSource], delivered: Mapping[Origin, SampleRu
 
 
 def _missing(parts: Sequence[AuditedSource], delivered: Mapping[Origin, SampleRuns]) -> Iterator[Finding]:
-    """What was not delivered: in a hole between others, or behind them where the count is known."""
+    """What was not delivered: between others, or after them where the count is known."""
     for part in parts:
         for origin in _origins_of(part, delivered):
             count, runs = _count_of(part, origin), delivered.get(origin)
@@ -339,7 +314,7 @@ def _missing(parts: Sequence[AuditedSource], delivered: Mapping[Origin, SampleRu
 
 
 def _origins_of(part: AuditedSource, delivered: Mapping[Origin, SampleRuns]) -> Iterable[Origin]:
-    """All that should have been delivered of a source; what was, where nobody knows how often it comes."""
+    """All that should have been delivered of a source; what was, where it is not known how often it comes."""
     seen = [origin for origin in delivered if origin.component == part.component]
     if part.shards is None or part.repetitions is None:
         return seen
@@ -354,12 +329,9 @@ def _expected(parts: Sequence[AuditedSource]) -> int | None:
     """How many samples an epoch has."""
     total = 0
     for part in parts:
-        if part.samples is None or part.repetitions is None:
+        if part.samples is None or part.repetitions is None or None in part.samples:
             return None
-        for count in part.samples:
-            if count is None:
-                return None
-            total += count * part.repetitions
+        total += sum(filter(None, part.samples)) * part.repetitions
     return total
 
 
@@ -374,18 +346,18 @@ def _finding(
     first: int,
     stop: int | None,
     runs: SampleRuns | None = None,
-    who: Any = None,
+    which: Any = None,
 ) -> Finding:
     shards = None if part is None else part.shards
     shard = f"lane {origin.number}" if shards is None else shards[origin.number]
-    ranks = () if runs is None else tuple(sorted({*runs.ranks[who].tolist()}))
-    lanes = () if runs is None else tuple(sorted({*runs.lanes[who].tolist()}))
+    ranks = () if runs is None else tuple(sorted({*runs.ranks[which].tolist()}))
+    lanes = () if runs is None else tuple(sorted({*runs.lanes[which].tolist()}))
     name = "" if part is None else part.name
     return Finding(what, name, shard, origin.repetition, first, stop, ranks, lanes)
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Numbers in words; the first of very many."""
+    """Numbers separated by commas; the first of very many."""
     more = f" and {len(numbers) - 16} more" if len(numbers) > 16 else ""
     return ", ".join(map(str, numbers[:16])) + more
 
@@ -404,26 +376,25 @@ def verify_audit(
 ) -> list[EpochVerdict]:
     """Prove from what all ranks recorded that each epoch delivered each sample once, or say what is wrong.
 
-    Files of all ranks and of all restarts are merged: what a killed run delivered after the state that the
+    Files of all ranks and of all restarts are merged. What a killed run delivered after the state that the
     next one went on from came again, and counts once.
 
     Args:
         paths: The folder that ``DataLoader(audit=...)`` was given; several where ranks wrote to disks of
             their own.
-        epoch: The one to look at; all of them if None. The last one of a training that runs is unfinished.
+        epoch: The one to check; all of them if None. The last one of a running training is unfinished.
         index: Path or URL of the index of the shards, for audits of a time when there was none beside
-            them. It has to list every shard of a source, and at least one source's.
+            them. It has to list every shard of a source, for at least one source.
         storage_options: For an index in a store; as of ``from_urls``.
         left_out: Whether to name each run of samples that operators have left out, in
             ``EpochVerdict.left_out_samples``; a filter of many samples may have made millions.
 
     Returns:
-        A verdict for each epoch that a loader began, those of one recipe together.
+        A verdict for each epoch that a loader began, those of one dataset together.
 
     Raises:
-        ValueError: There is no audit, or none of this epoch; a file is nothing of an audit's, or that of its
-            contents, which rank 0 writes, is not among them. There is no such index, or it is of other
-            shards.
+        ValueError: There is no audit, or none of this epoch; a file is not part of an audit, or the file of
+            its contents, which rank 0 writes, is missing. There is no such index, or it is of other shards.
         StoreError: The index cannot be read.
         FormatError: The index is not sound.
         OSError: A file cannot be read.
@@ -435,8 +406,7 @@ def verify_audit(
         contents = audited.contents
         if contents is None:
             raise ValueError(
-                f"expected {name}.json beside the audit, which rank 0 writes, but found none; give its "
-                "folder too"
+                f"expected {name}.json, which rank 0 writes, but found none; give its folder too"
             )
         if entries is not None:
             parts = [_with_counts(part, entries) for part in contents.parts]
@@ -453,8 +423,8 @@ def verify_audit(
         ]
     if entries is not None and not has_matched:
         raise ValueError(
-            f"{_name_of(entries)} lists none of the shards that the audit is of; name that of these shards. "
-            "Its relative names start from where it is, and the audit has paths as the loader was given them"
+            f"{_name_of(entries)} lists none of the shards that the audit is of; give the index of these. "
+            "Its relative names start from its own folder, and the audit has paths as the loader got them"
         )
     if not verdicts:
         raise ValueError(f"there is no audit of epoch {epoch}")
@@ -471,7 +441,7 @@ def _with_counts(part: AuditedSource, entries: Entries) -> AuditedSource | None:
         return None
     counts = entries.of(part.shards).counts()
     unlisted = [shard for shard, count in zip(part.shards, counts, strict=True) if count is None]
-    if len(unlisted) == len(counts):  # another source's, or another recipe's
+    if len(unlisted) == len(counts):  # another source's, or another dataset's
         return None
     if unlisted:
         raise ValueError(
@@ -482,7 +452,7 @@ def _with_counts(part: AuditedSource, entries: Entries) -> AuditedSource | None:
         if known is not None and known != count:
             raise ValueError(
                 f"{_name_of(entries)} has {count} samples in {shard}, and the loader knew {known} when it "
-                "recorded the audit: it is of other shards, or of another time"
+                "recorded the audit; give the index of the shards as they were then"
             )
     return replace(part, samples=counts)
 

@@ -17,8 +17,6 @@ from torch.utils.data import IterDataPipe
 
 from ..errors import Line, users_level
 from ..observe.statistics import Meter, Statistics
-from ..observe.stopwatch import Stopwatch
-from ..observe.tracing import TracingStopwatch
 from ..plan.lanes import check_epoch
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator, forget_iterator
@@ -68,8 +66,8 @@ class TorchState:
         indices = Indices(_index_sampler(loader), generators, resumed)
         stage = stage_of(dataset)
         begin = partial(self._count, counting, _with_epoch(loader))
-        kind = Stopwatch if loader.trace is None else TracingStopwatch
-        tally = LoopStats(begin, stage, loader.num_workers, loader.pin_memory, kind)
+        traced = loader.trace is not None
+        tally = LoopStats(begin, stage, loader.num_workers, loader.pin_memory, traced)
         told = TorchPass(
             indices,
             before,
@@ -89,7 +87,7 @@ class TorchState:
         try:
             iterator = open_torch_iterator(loader, dataset, world, told, indices, reading, parts)
             # A trace is written also where the loop's error ends the program.
-            weakref.finalize(iterator, tally.end).atexit = loader.trace is not None
+            weakref.finalize(iterator, tally.end).atexit = traced
             if in_the_middle:
                 indices.begin()
         finally:

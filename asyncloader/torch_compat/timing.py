@@ -1,4 +1,4 @@
-"""Where the time goes of torch's loop and of its workers, and what they have made."""
+"""Where the time of torch's loop and of its workers goes, and what they have made."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch.utils.data import Subset
 from ..blocks import bytes_of
 from ..blocks.memory import borrowing
 from ..observe.statistics import Meter
-from ..observe.stopwatch import COLLATE, PINNING, RECEIVING, RESTING, SAMPLER, SENDING, Spent, Stopwatch
-from ..observe.tracing import TracingStopwatch
+from ..observe.stopwatch import COLLATE, IDLE, PINNING, RECEIVING, SAMPLER, SENDING, Spent, Stopwatch
+from ..observe.tracing import Recorder
 from .adapt import Adapter, is_iterable
 from .reading import TaggedBatch
 
 
 class Worked(NamedTuple):
-    """What a worker tells beside a batch.
+    """What a worker reports beside a batch.
 
     Attributes:
         samples: In the batch.
         size_bytes: Likewise.
-        spent: Where its time has gone since it told before; now and then.
+        spent: Where its time has gone since the previous report; now and then.
         is_batch: Whether there is one, rather than an error, or the worker's end.
     """
 
@@ -35,8 +35,8 @@ class Worked(NamedTuple):
     is_batch: bool = False
 
 
+#: Reported where nothing was made; one object, since each batch takes its place.
 NOTHING = Worked()
-"""What is told where nothing was made; here once, since each batch takes the place of it."""
 
 
 class WorkerTimer:
@@ -48,7 +48,7 @@ class WorkerTimer:
 
     Attributes:
         stopwatch: Likewise.
-        pins: Whether ``pin`` is to be told.
+        pins: Whether ``pin`` is called.
     """
 
     pins = False
@@ -60,24 +60,23 @@ class WorkerTimer:
         self.stopwatch = stopwatch
 
     def fetch(self) -> None:
-        """The dataset is asked, for all that comes until a batch is collated."""
-        if self._has_begun:
-            self.stopwatch.enter(self._stage)
-        else:
+        """The dataset works, until a batch is collated."""
+        self.stopwatch.enter(self._stage)
+        if not self._has_begun:
             self._has_begun = True
-            self.stopwatch.begin(self._stage)
+            self.stopwatch.move_here()
 
     def rest(self) -> None:
-        """Nothing is asked for. Before anything was, this is still the start."""
+        """There is no task. Before the first one, this is still the start."""
         if self._has_begun:
-            self.stopwatch.enter(RESTING)
+            self.stopwatch.enter(IDLE)
 
     def send(self) -> None:
-        """What was made is handed over."""
+        """The batch is sent."""
         self.stopwatch.enter(SENDING)
 
     def collate(self) -> None:
-        """It has given what becomes a batch."""
+        """The dataset has returned what becomes a batch."""
         self.stopwatch.enter(COLLATE)
 
     def pin(self) -> None:
@@ -86,100 +85,100 @@ class WorkerTimer:
 
     def made(self, batch: Any, samples: int) -> None:
         """There is a batch, of so many samples."""
-        if isinstance(self.stopwatch, TracingStopwatch):
-            self.stopwatch.made(batch.batch if isinstance(batch, TaggedBatch) else batch)
+        if self.stopwatch.recorder is not None:
+            self.stopwatch.recorder.batch(batch.batch if isinstance(batch, TaggedBatch) else batch)
         self._made = Worked(samples, _bytes_in(batch), is_batch=True)
 
     def worked(self) -> Worked:
-        """What is to be told beside the batch, once."""
+        """What to report beside the batch, once."""
         made, self._made = self._made, NOTHING
         spent = self.stopwatch.news(at_once=not made.is_batch)
         return made if spent is None else made._replace(spent=spent)
 
 
-# The watch of this process, if it is a worker: one process is one worker, for life. The transport and
-# collate_fn reach it on separate roads and meet here.
+# The timer of this process, if it is a worker: one process is one worker, for life. torch passes the
+# transport and collate_fn separately, so they share this module global.
 _of_worker: WorkerTimer | None = None
 
 
-def time_worker(stage: str, began_s: float, kind: type[Stopwatch]) -> WorkerTimer:
-    """Begin to watch this process, a worker that was begun to be made at a time by ``perf_counter()``."""
+def time_worker(stage: str, began_s: float, is_traced: bool) -> WorkerTimer:
+    """Begin to time this process, a worker whose start began at a time by ``perf_counter()``."""
     global _of_worker
-    # That clock is one for all processes of the system, so that starting them is in it.
-    _of_worker = WorkerTimer(stage, kind(began_s))
+    # That clock is one for all processes of the system, so that the start is included.
+    _of_worker = WorkerTimer(stage, Stopwatch(began_s, Recorder() if is_traced else None))
     return _of_worker
 
 
 class Collating:
-    """The ``collate_fn`` that torch is given: the user's, watched; in workers with lent memory.
+    """The ``collate_fn`` that torch is given: the user's, timed; in workers with lent memory.
 
     Args:
         collate_fn: The user's.
-        watch: Of the loop's own thread; None for that of the worker it is called in.
+        timer: Of the loop's own thread; None for that of the worker it is called in.
         is_batch: Whether it is given lists of samples.
     """
 
-    def __init__(self, collate_fn: Callable[[Any], Any], watch: WorkerTimer | None, is_batch: bool) -> None:
+    def __init__(self, collate_fn: Callable[[Any], Any], timer: WorkerTimer | None, is_batch: bool) -> None:
         self._collate_fn = collate_fn
-        self._watch = watch
+        self._timer = timer
         self._is_batch = is_batch
 
     def __call__(self, samples: Any) -> Any:
-        watch = self._watch or _of_worker
-        assert watch is not None, "a worker is watched before it collates"
-        watch.collate()
-        count = _samples_in(samples) if self._is_batch else 1  # now: they are the user's to change
-        if self._watch is None:
+        timer = self._timer or _of_worker
+        assert timer is not None, "a worker is timed before it collates"
+        timer.collate()
+        count = _samples_in(samples) if self._is_batch else 1  # before collate_fn, which may change them
+        if self._timer is None:
             with borrowing():
                 batch = self._collate_fn(samples)
         else:
             batch = self._collate_fn(samples)
-        watch.made(batch, count)
-        if watch.pins:
-            watch.pin()
+        timer.made(batch, count)
+        if timer.pins:
+            timer.pin()
         return batch
 
 
 def _samples_in(samples: Any) -> int:
-    """How many samples a dataset has given for a batch, which need not be a list."""
+    """How many samples a dataset has returned for a batch, which does not have to be a list."""
     if isinstance(samples, Mapping):
         samples = next(iter(samples.values()), ())
     return len(samples) if isinstance(samples, Sized) else 0
 
 
 def _bytes_in(batch: Any) -> int:
-    """As ``bytes_of``, and 0 for what does not tell: nothing of the user's fails for being counted."""
+    """As ``bytes_of``; 0 where that fails, so that counting never breaks a user's batch."""
     try:
         return bytes_of(batch.batch if isinstance(batch, TaggedBatch) else batch)
     except Exception:
         return 0
 
 
-# Where the waits go of a loop without workers, which makes each batch itself while its consumer waits.
+# Where the waits of a loop without workers go, which makes each batch itself while its consumer waits.
 
 # To measure a wait, with two readings of that clock, takes two microseconds.
 _MEASURE_S = 0.002
 
 
 class InlineTimer(WorkerTimer):
-    """Sums up how long batches are at each stage, and tells the stopwatch of the sums now and then.
+    """Sums up how long batches are at each stage, and passes the sums to the stopwatch now and then.
 
-    A batch of a few numbers is made in some tens of microseconds, of which it would take more than a
-    hundredth to tell a stopwatch of each stage. As they come in the same order for each batch, it is enough
-    to read the clock where they begin. Each batch is in the sums, so that a slow one among many is, too.
+    A batch of a few numbers is made in some tens of microseconds; entering each stage in a stopwatch would
+    take more than a hundredth of that. As the stages come in the same order for each batch, it is enough to
+    read the clock where they begin. Each batch is in the sums, so that a slow one among many is included.
 
-    The thread's own clock is a system call of half a microsecond, so that it is asked in some waits only,
-    which stand for the others. How many are skipped is drawn each time, or of batches that are all alike but
-    for each fiftieth, that one might never be measured. It is after measured waits that the sums are told.
-    Where the pass is traced, none is skipped, and so each batch is told as it was.
+    The thread's own clock is a system call of half a microsecond. It is read in some waits only, which stand
+    for the others. How many are skipped is drawn each time: of batches that are all alike except each
+    fiftieth, that one might otherwise never be measured. The sums are passed on after measured waits. In a
+    traced pass none is skipped, so that each batch is recorded as it was.
 
     Args:
         stage: That of the dataset.
-        stopwatch: Of the loop's thread, and told by nobody else.
+        stopwatch: Of the loop's thread; nothing else may use it.
         pins: Whether batches are pinned.
 
     Attributes:
-        skips: How many waits come before the next one that is to be measured.
+        skips: How many waits come before the next one to measure.
     """
 
     def __init__(self, stage: str, stopwatch: Stopwatch, pins: bool) -> None:
@@ -189,10 +188,9 @@ class InlineTimer(WorkerTimer):
         self._fetching_s = self._collating_s = self._pinning_s = 0.0
         self.skips = 0
         self._forget_sums()
-        self._told_s = perf_counter()
-        stopwatch.enter(RESTING, self._told_s)
+        self._summed_s = perf_counter()
+        stopwatch.enter(IDLE, self._summed_s)
         self._draw = Random().random  # the user's own generators stay as they are
-        self._is_traced = isinstance(stopwatch, TracingStopwatch)
         self._before_s: float | None = None
         self._cpu_s = self._measured_s = self._waits_s = 0.0
 
@@ -212,7 +210,7 @@ class InlineTimer(WorkerTimer):
             now_s: Likewise.
 
         Returns:
-            What is to be told, now and then.
+            A report, now and then.
         """
         fetching_s, collating_s = self._fetching_s, self._collating_s
         self._sampler_s += fetching_s - since_s
@@ -231,11 +229,11 @@ class InlineTimer(WorkerTimer):
         self._pinning_s = now_s
 
     def measure(self) -> None:
-        """A wait begins, and none is to be skipped."""
+        """A wait begins that is to be measured."""
         self._before_s = thread_time()
 
     def left(self, since_s: float, now_s: float) -> Spent | None:
-        """The consumer has waited, and no batch is counted, or not yet: the stage that it is at ends now."""
+        """The consumer has waited, and no batch is counted, or not yet: the current stage ends now."""
         if self._fetching_s < since_s:
             self._fetching_s = now_s
         if self._collating_s < self._fetching_s:
@@ -245,8 +243,8 @@ class InlineTimer(WorkerTimer):
         return self.waited(since_s, now_s)
 
     def end(self, since_s: float | None, now_s: float) -> Spent | None:
-        """The pass is over, maybe in a wait that has begun at ``since_s``; gives all that was not told."""
-        self._before_s = None  # nothing is told before the rest; and this may be another thread
+        """The pass is over, maybe in a wait that began at ``since_s``; returns all that was not reported."""
+        self._before_s = None  # no report comes before the last one; and this may be another thread
         if since_s is not None:
             self.left(since_s, now_s)
         return self._news(now_s, at_once=True)
@@ -259,25 +257,25 @@ class InlineTimer(WorkerTimer):
         self._cpu_s += thread_time() - before_s
         self._measured_s += now_s - since_s
         self._before_s = None
-        if self._is_traced:
+        if self.stopwatch.recorder is not None:
             return self._news(now_s)
-        # As many as come in that time, to go by all since the sums were told: with fewer to go by, it would
-        # matter for whether a wait is measured what came just before it.
-        self.skips = int(2 * _MEASURE_S * self._draw() * self._count / (now_s - self._told_s))
+        # As many as come in that time, at the rate since the sums were passed on: with a shorter time, what
+        # came just before a wait would decide whether it is measured.
+        self.skips = int(2 * _MEASURE_S * self._draw() * self._count / (now_s - self._summed_s))
         self._count += self.skips + 1
         return self._news(now_s) if self.stopwatch.has_news(now_s) else None
 
     def _news(self, now_s: float, *, at_once: bool = False) -> Spent | None:
-        self._tell_sums(now_s)
-        # All else that the thread works on is the consumer's.
+        self._pass_on_sums(now_s)
+        # The thread's other work is the consumer's.
         cpu_s = self._cpu_s * (self._waits_s / self._measured_s) if self._measured_s else 0.0
         spent = self.stopwatch.news(at_once=at_once, cpu_s=cpu_s)
         if spent is not None:
             self._cpu_s = self._measured_s = self._waits_s = 0.0
         return spent
 
-    def _tell_sums(self, now_s: float) -> None:
-        """Tell the stopwatch of all batches since it was told before as if they were one, after one rest."""
+    def _pass_on_sums(self, now_s: float) -> None:
+        """Enter all batches since the previous call in the stopwatch as one batch, after one idle time."""
         collated_s = self._collated_s if self.pins else self._last_s
         made_s = {
             SAMPLER: self._sampler_s,
@@ -286,20 +284,20 @@ class InlineTimer(WorkerTimer):
             PINNING: self._last_s - collated_s,
         }
         waits_s = sum(made_s.values())
-        at_s = max(now_s - waits_s, self._told_s)
+        at_s = max(now_s - waits_s, self._summed_s)
         for stage, spent_s in made_s.items():
             if spent_s:
                 self.stopwatch.enter(stage, at_s)
                 at_s += spent_s
-        self.stopwatch.enter(RESTING, now_s)
+        self.stopwatch.enter(IDLE, now_s)
         self._waits_s += waits_s
-        self._told_s = now_s
+        self._summed_s = now_s
         self._forget_sums()
 
     def _forget_sums(self) -> None:
         # What comes after the dataset's stage is collate_fn, and with it pinning, if there is that.
         self._sampler_s = self._dataset_s = self._last_s = self._collated_s = 0.0
-        self._count = self.skips + 1  # of waits, with the next one that is measured
+        self._count = self.skips + 1  # of waits, including the next one that is measured
 
 
 # What is counted of torch's loop: batches as they are delivered, and where the time goes, in workers too.
@@ -313,16 +311,11 @@ class LoopStats:
         stage: See ``stage_of``.
         num_workers: How many there are.
         pins: Whether batches are pinned.
-        kind: Of the stopwatches.
+        is_traced: Whether passes are traced.
     """
 
     def __init__(
-        self,
-        begin: Callable[[], Meter],
-        stage: str,
-        num_workers: int,
-        pins: bool,
-        kind: type[Stopwatch] = Stopwatch,
+        self, begin: Callable[[], Meter], stage: str, num_workers: int, pins: bool, is_traced: bool
     ) -> None:
         self._begin = begin
         self._counters = begin()
@@ -333,13 +326,15 @@ class LoopStats:
         self._waiting_s: float | None = None
         #: When the batch that it waited for was delivered, if it was.
         self._delivered_s: float | None = None
-        self._stage, self._kind = stage, kind
-        #: Of this thread, where no workers are.
-        self.laps = None if num_workers else InlineTimer(stage, kind(), pins)
+        self._stage, self._is_traced = stage, is_traced
+        #: Of this thread, where there are no workers.
+        self.laps = None
+        if not num_workers:
+            self.laps = InlineTimer(stage, Stopwatch(recorder=Recorder() if is_traced else None), pins)
 
     def watch_from(self, began_s: float) -> Callable[[], WorkerTimer]:
-        """What begins to watch a worker, called in it; it was begun to be made at that time."""
-        return partial(time_worker, self._stage, began_s, self._kind)
+        """What begins to time a worker, called in it; its start began at that time."""
+        return partial(time_worker, self._stage, began_s, self._is_traced)
 
     def begin(self) -> None:
         """Another pass begins, with the same workers."""
@@ -350,7 +345,7 @@ class LoopStats:
         self._is_over = False
 
     def end(self) -> None:
-        """The pass is over, or nobody reads it any more. Idempotent."""
+        """The pass is over, or is no longer read. Idempotent."""
         if self.laps is not None and not self._is_over:
             spent = self.laps.end(self._waiting_s, perf_counter())
             if spent is not None:
@@ -359,16 +354,16 @@ class LoopStats:
         self._counters.end()
         self._counters.close()
 
-    # --- told by the loop ---
+    # --- called by the loop ---
 
     def wait(self) -> None:
-        """The consumer waits for a batch: without workers the sampler is asked next."""
+        """The consumer waits for a batch: without workers the sampler comes next."""
         self._waiting_s, self._delivered_s = self._counters.wait(), None
         if self.laps is not None and not self.laps.skips:
             self.laps.measure()
 
     def waited(self) -> None:
-        """It waits no more, for whatever reason."""
+        """The wait is over, with or without a batch."""
         self._counters.waited()
         since_s, self._waiting_s = self._waiting_s, None
         if self.laps is None or since_s is None or self._is_over:
@@ -381,19 +376,19 @@ class LoopStats:
             self._counters.spend(0, spent)
 
     def draw(self) -> None:
-        """The sampler is asked for what comes next."""
+        """The sampler begins to draw what comes next."""
         if self.laps is None:
             self._since_s = perf_counter()
 
     def drew(self) -> None:
-        """It has answered."""
+        """It has drawn."""
         if self.laps is not None:
             self.laps.fetch()
         else:
             self._counters.work_in_loop(SAMPLER, perf_counter() - self._since_s)
 
     def deliver(self, number: int | None) -> None:
-        """A batch is the consumer's.
+        """A batch is delivered to the consumer.
 
         Args:
             number: Of torch's task, if batches come in the order of those.
@@ -406,19 +401,19 @@ class LoopStats:
             worked = came.pop(key, (0, NOTHING))[1]
         self._delivered_s = self._counters.count(worked.samples, 0, worked.size_bytes)
 
-    # --- told by the transport, in whichever thread receives ---
+    # --- called by the transport, in the thread that receives ---
 
     def hear(self, worker: int, number: Any, worked: Worked, took_s: float) -> None:
         """A worker's result has come.
 
         Args:
-            worker: Which one's.
+            worker: Its number.
             number: Of torch's task; something else where the worker says that it begins anew.
-            worked: What it has told.
+            worked: Its report.
             took_s: How long it took to unpack.
         """
         self._counters.work_in_loop(RECEIVING, took_s)
-        if not isinstance(number, int):  # what it has sent before is of a pass that was left
+        if not isinstance(number, int):  # its earlier reports are of a pass that was left
             self._counters.forget(worker)
             for stale in [key for key, (whose, _) in self._came.items() if whose == worker]:
                 del self._came[stale]

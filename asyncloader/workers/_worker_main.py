@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 from ..blocks.memory import lend, when_torch_is_here
 from ..errors import drop_frames
-from ..observe.stopwatch import RESTING, SENDING, Stopwatch
+from ..observe.stopwatch import IDLE, SENDING, Stopwatch
 from .lifeline import show_stack_on_signal
 from .link import DONT_WAIT, FROM_WORKER, FromWorker, Setting, receive_grant, send_message, take_stored
 from .packing import Packed, pack
@@ -108,7 +108,7 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection
                 return
             stopwatch.enter(SENDING)
             outlet.send(made.pop(), opened)  # nothing here holds it, so that it goes while it is packed
-            stopwatch.enter(RESTING)
+            stopwatch.enter(IDLE)
     finally:
         _close(batches)
 

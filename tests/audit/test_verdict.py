@@ -83,7 +83,7 @@ def test_a_later_pass_replaces_what_came_after_its_beginning() -> None:
 
 def test_a_pass_from_amidst_a_row_is_no_proof() -> None:
     verdict = _judge([(0, 3, [0, 6])], [(2, 5, [4, 10])])
-    assert verdict.verdict == "wrong" and "a pass went on behind batch 2" in verdict.faults[0]
+    assert verdict.verdict == "wrong" and "a pass went on after 2 batches" in verdict.faults[0]
 
 
 def test_what_operators_leave_out_is_told_and_no_fault() -> None:
@@ -180,8 +180,9 @@ def test_rows_come_back_as_they_were_written() -> None:
         End("ab", True),
     ]
     assert [parse_row(format_row(row)) for row in rows] == rows
-    assert parse_row(format_row(rows[1])[:20]) is None
-    for odd in ("[]", "{}", '{"pass": "a"}', '{"pass": {"id": 3}}', '{"pass":"a","lane":1,"batches":3}'):
+    for cut in (20, 60, -2):
+        assert parse_row(format_row(rows[1])[:cut]) is None
+    for odd in ("[]", "{}", '{"row":"step"}', '{"row":"begin","id":3}', '{"row":"lane","id":"a","lane":1}'):
         with pytest.raises(ValueError, match="expected a row of an audit"):
             parse_row(odd)
 
@@ -189,4 +190,4 @@ def test_rows_come_back_as_they_were_written() -> None:
 def test_a_log_tells_of_batches_that_nobody_recorded() -> None:
     log = LaneLog()
     log.reopen(3)
-    assert log.faults == ["batches 0 to 2 were delivered and not recorded; is a file lacking?"]
+    assert log.faults == ["batches 0 to 2 were delivered and not recorded; is a file missing?"]

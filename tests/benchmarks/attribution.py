@@ -28,7 +28,7 @@ import numpy as np
 from _measure import machine
 
 import asyncloader as al
-from asyncloader.observe.stopwatch import RESTING, Stopwatch
+from asyncloader.observe.stopwatch import IDLE, Stopwatch
 from asyncloader.torch_compat import timing as torchs
 from asyncloader.torch_compat.timing import InlineTimer
 
@@ -72,7 +72,7 @@ def standing() -> Iterator[None]:
     with (
         mock.patch.multiple(
             Stopwatch,
-            enter=lambda stopwatch, stage, now_s=None: RESTING,
+            enter=lambda stopwatch, stage, now_s=None: IDLE,
             timed=lambda stopwatch, stage, items: items,
             news=lambda stopwatch, at_once=False, cpu_s=None: None,
         ),
@@ -155,7 +155,7 @@ def prices_s() -> Changes:
 
     def enter(now_s: float | None) -> Iterator[None]:
         for _ in range(many):
-            watch.enter(RESTING, now_s)
+            watch.enter(IDLE, now_s)
             yield
 
     def batches(measured: bool) -> Iterator[None]:
@@ -177,7 +177,7 @@ def prices_s() -> Changes:
     return Changes(
         least(lambda: enter(None)) - plain_s,
         least(lambda: enter(0.0)) - plain_s,
-        least(lambda: watch.timed(RESTING, nothing())) - plain_s,
+        least(lambda: watch.timed(IDLE, nothing())) - plain_s,
         least(lambda: batches(measured=False)) - plain_s,
         least(lambda: batches(measured=True)) - plain_s,
     )

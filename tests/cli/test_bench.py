@@ -83,7 +83,7 @@ def measured(workers: int, rate: int, advice: str = "") -> Measured:
     ("advice", "agrees"),
     [
         ("try num_workers=2, as there are 2 processors", False),
-        ("its 4 threads keep processors busy: take less work, or more workers", False),
+        ("its 4 threads keep processors busy: do less work, or use more workers", False),
         ("raise concurrency from 4, if processors are idle", True),
     ],
 )

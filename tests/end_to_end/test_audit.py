@@ -291,7 +291,7 @@ def test_a_sample_that_two_ranks_deliver_is_named(corpus: Path, tmp_path: Path) 
 def test_samples_that_were_not_recorded_are_named(corpus: Path, tmp_path: Path) -> None:
     _read([_loader(_lines(corpus), tmp_path)])
     (path,) = tmp_path.glob("*.jsonl")
-    path.write_text(path.read_text().replace("[[],2,0,[0,12]]", "[[],2,0,[0,4,5,12]]"))
+    path.write_text(path.read_text().replace("[[[],2,0],[0,12]]", "[[[],2,0],[0,4,5,12]]"))
     verdict = judged(tmp_path)
     assert [str(finding) for finding in verdict.findings if finding.stop] == [
         f"never: sample 4 of {corpus / '2.jsonl'}"
@@ -309,7 +309,7 @@ def test_a_line_that_a_killed_process_cut_is_passed_over(corpus: Path, tmp_path:
     _read([first], most=3)
     (path,) = tmp_path.glob("*.jsonl")
     with path.open("a") as file:
-        file.write('{"pass":"ab", "lane"')
+        file.write('{"row":"lane","id":"ab","lane"')
     again = _loader(_lines(corpus), tmp_path)
     again.set_epoch(0)
     _read([again])
@@ -338,7 +338,7 @@ def test_an_epoch_that_was_stopped_with_samples_left_is_not_proved(
 ) -> None:
     _read([_loader(_lines(corpus), tmp_path)], most=3)
     (path,) = tmp_path.glob("*.jsonl")  # as ranks that end with others write it
-    ended = {"pass": json.loads(path.read_text().splitlines()[0])["pass"]["id"], "end": {"stopped": True}}
+    ended = {"row": "end", "id": json.loads(path.read_text().splitlines()[0])["id"], "stopped": True}
     path.write_text(path.read_text() + json.dumps(ended) + "\n")
     assert main(["audit", str(tmp_path)]) == 1
     assert "epoch 0: INCOMPLETE: 12 samples in 3 batches" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import asyncloader as al
-from asyncloader.observe.stopwatch import COLLATE, PINNING, PROCESSOR, RESTING, SAMPLER, Spent, Stopwatch
+from asyncloader.observe.stopwatch import COLLATE, IDLE, PINNING, PROCESSOR, SAMPLER, Spent, Stopwatch
 from asyncloader.torch_compat.timing import InlineTimer
 
 STAGE = "Data.__getitems__"
@@ -161,7 +161,7 @@ def names_the_largest(loader: al.DataLoader[Any]) -> bool:
     made = {
         stage: spent_s
         for stage, spent_s in stages_of(loader).items()
-        if stage not in (RESTING, PROCESSOR, "starting")
+        if stage not in (IDLE, PROCESSOR, "starting")
     }
     return loader.report().limit in (PROCESSOR, max(made, key=made.__getitem__))
 
@@ -176,7 +176,7 @@ def test_batches_of_two_kinds_have_the_shares_that_they_take() -> None:
     stages_s, told = stages_of(loader), loader.statistics
     assert is_about(stages_s[STAGE], data.took_s, stages_s[PROCESSOR])
     assert is_about(stages_s["collate"], collate.took_s, stages_s[PROCESSOR])
-    making_s = sum(spent_s for stage, spent_s in stages_s.items() if stage not in ("resting", "starting"))
+    making_s = sum(spent_s for stage, spent_s in stages_s.items() if stage not in ("idle", "starting"))
     assert is_about(told.wait_s, making_s)
     assert is_about(told.elapsed_s, sum(stages_s.values()))
     assert names_the_largest(loader)
@@ -203,7 +203,7 @@ def test_a_training_step_is_a_rest_and_no_wait() -> None:
     for _ in loader:
         sleep(0.02)
     stages_s = stages_of(loader)
-    assert stages_s["resting"] >= 8 * 0.02 > 10 * stages_s[STAGE]
+    assert stages_s["idle"] >= 8 * 0.02 > 10 * stages_s[STAGE]
 
 
 async def test_what_is_handed_over_later_is_divided_all_the_same() -> None:
@@ -214,7 +214,7 @@ async def test_what_is_handed_over_later_is_divided_all_the_same() -> None:
     stages_s = stages_of(loader)
     assert is_about(stages_s[STAGE], data.took_s, stages_s[PROCESSOR])
     assert is_about(stages_s["collate"], collate.took_s, stages_s[PROCESSOR])
-    assert stages_s["resting"] >= 80 * 0.001
+    assert stages_s["idle"] >= 80 * 0.001
 
 
 @pytest.mark.parametrize("failing", ["sampler", STAGE, "collate"])
@@ -254,4 +254,4 @@ def test_pinning_is_what_follows_collating(fails: bool) -> None:
     seconds = spent.seconds
     assert 0.02 <= seconds[COLLATE] < 0.3
     assert (PINNING not in seconds) if fails else (seconds[PINNING] >= 0.3)
-    assert seconds[SAMPLER] < 0.1 > seconds[RESTING]
+    assert seconds[SAMPLER] < 0.1 > seconds[IDLE]

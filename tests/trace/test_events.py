@@ -9,13 +9,13 @@ def test_times_of_another_clock_are_told_by_ones_own() -> None:
     def at(now_s: float) -> Traced:
         return Traced(
             until_s=now_s + 4,
-            slices=[Slice(0, "decode", now_s, now_s + 1, {"shard": "a"})],
-            flights=[
+            events=[
+                Slice(0, "decode", now_s, now_s + 1, {"shard": "a"}),
                 Flight("a", 0, 9, 9, now_s, now_s + 2, now_s + 3, True),
                 Flight("b", 0, 9, 0, now_s, None, now_s + 1, False),
+                Incident("retry", now_s + 1, {"shard": "b"}),
+                Padded(now_s + 2, 5, 6),
             ],
-            marks=[Incident("retry", now_s + 1, {"shard": "b"})],
-            padded=[Padded(now_s + 2, 5, 6)],
             dropped=Dropped(slices=1, seconds=0.5),
         )
 

@@ -19,7 +19,7 @@ def test_nothing_is_lost_however_long_a_pass_goes_on(rows: list[tuple[float, flo
         series.spread("a", 1_000 + start_s, 1_000 + start_s + took_s, amount)
         series.add("b", 1_000 + start_s, amount)
     end_s = max((1_000 + start_s + took_s for start_s, took_s, _ in rows), default=1_000)
-    told = series.rows(end_s)
+    told = series.as_dict(end_s)["rows"]
     total = sum(amount for _, _, amount in rows)
     for row in told.values():
         assert len(row) <= 240
@@ -31,12 +31,12 @@ def test_bins_are_where_and_as_wide_as_they_say() -> None:
     series.spread("a", 0.05, 0.15, 10.0)
     series.add("a", 0.2, 1.0)
     assert series.bin_s == 0.05
-    assert series.rows(0.24)["a"] == pytest.approx([0, 5, 5, 0, 1])
+    assert series.as_dict(0.24)["rows"]["a"] == pytest.approx([0, 5, 5, 0, 1])
     series.add("b", 23.95, 2.0)
     assert series.bin_s == pytest.approx(0.1)
-    rows = series.rows(23.97)
+    rows = series.as_dict(23.97)["rows"]
     assert rows["a"][:3] == pytest.approx([5, 5, 1]) and rows["b"][239] == 2
-    assert len(series.rows(5.0)["b"]) == 51  # what lies behind the end is not told
+    assert len(series.as_dict(5.0)["rows"]["b"]) == 51  # what lies behind the end is not told
 
 
 def test_the_width_that_is_told_is_that_of_the_rows() -> None:
@@ -68,8 +68,8 @@ def test_a_recorder_tells_once_and_counts_what_it_has_no_room_for(monkeypatch: p
     monkeypatch.setattr("asyncloader.observe.tracing._MOST_HELD", 4)
     recorder = Recorder()
     for number in range(6):
-        recorder.slice(0, "store", number, number + 0.25 * (number + 1))
+        recorder.record(Slice(0, "store", number, number + 0.25 * (number + 1)))
     told = recorder.take(9.0)
-    assert [each.start_s for each in told.slices] == [1, 2, 3]
+    assert [each.start_s for each in told.events if isinstance(each, Slice)] == [1, 2, 3]
     assert told.dropped == Dropped(slices=3, seconds=1.25 + 1.5 + 0.25)
-    assert recorder.take(10.0).dropped == Dropped() and not recorder.take(11.0).slices
+    assert recorder.take(10.0).dropped == Dropped() and not recorder.take(11.0).events

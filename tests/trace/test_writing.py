@@ -18,8 +18,9 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.observe import trace_keeping as counters
 from asyncloader.observe.page import render
+from asyncloader.observe.statistics import Meter
 from asyncloader.observe.trace_file import read_run
-from asyncloader.observe.trace_keeping import STEP, WAITING, TracedMeter, Tracing
+from asyncloader.observe.trace_keeping import STEP, WAITING, Trace
 from asyncloader.observe.tracing import Flight, Slice
 
 SLOWED_S = 0.7
@@ -163,8 +164,8 @@ def test_what_kept_a_pass_from_beginning_is_told_before_a_full_disk(
 
 def test_a_file_at_its_limits_is_written_in_about_a_second(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    passed = TracedMeter(Tracing(str(path), {"num_workers": 4}, lambda statistics: {}))
-    start_s, kept = passed.started_s, passed._timeline
+    trace = Trace(str(path), {"num_workers": 4}, lambda statistics: {})
+    passed, start_s, kept = Meter(trace=trace), trace.start_s, trace._timeline
     for number in range(counters._MOST_OF_CONSUMER):
         at_s = start_s + number * 1e-6
         about = {"batch": number, "samples": 64, "bytes": 4096}

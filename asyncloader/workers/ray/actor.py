@@ -26,7 +26,7 @@ import numpy as np
 
 from ... import __version__
 from ...errors import drop_frames
-from ...observe.stopwatch import RESTING, SENDING, Stopwatch
+from ...observe.stopwatch import IDLE, SENDING, Stopwatch
 from ..packing import Bytes, take_apart
 from ..raised import dump_error
 from ..slots import keep_freed_memory
@@ -222,7 +222,7 @@ class LaneWorker:
                 name = f"{kind.__module__}.{kind.__qualname__}"
                 error.add_note(f"while pickling a batch of type {name} to send it")
                 raise
-            self._stopwatch.enter(RESTING)
+            self._stopwatch.enter(IDLE)
             is_made = True
             return answer
         finally:
