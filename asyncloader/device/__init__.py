@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .slabs import Accelerator, DeviceEvent
+from .slabs import Accelerator
 from .stage import DeviceStage, check_device, open_stage
 
-__all__ = ["Accelerator", "DeviceEvent", "DeviceStage", "check_device", "open_stage"]
+__all__ = ["Accelerator", "DeviceStage", "check_device", "open_stage"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, 
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..blocks.memory import align, as_bytes, dense, over
 from .slabs import Accelerator, SlabRing
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #
 # * The rules are those of torch's own pin-memory thread, in its order (torch 2.13,
 #   ``torch/utils/data/_utils/pin_memory.py``): whatever has a ``pin_memory`` method, tensors first of all,
-#   is a leaf; text stays; mappings, tuples and other sequences are copied with their type kept; the rest
+#   is a leaf; text stays; mappings, tuples and other sequences are copied with their type kept; all else
 #   is passed on as it is. Added to them: dataclass instances are copied with their type kept.
 # * The batch is read once and never changed: a dataset may still own what it is made of.
 
@@ -244,22 +244,12 @@ class Prepared:
     size_bytes: int
 
 
-class Carrier(Protocol):
-    """Prepares batches in the stage's thread."""
-
-    def prepare(self, batch: Any) -> Prepared: ...
-
-    def drain(self) -> None:
-        """Wait until the device has read everything, and free what is held. Idempotent."""
-        ...
-
-
 class Pinner:
     """Copies batches into pinned memory, which is the user's from then on.
 
     A large tensor that is pinned already is passed on, as torch does. That is safe for memory of torch's
     allocator, which sees the copies that a user queues from it. Memory that others registered as
-    page-locked, and mean to write again, must not come this way: nobody would see those copies.
+    page-locked, and will write again, must not be passed here: nothing would see those copies.
     """
 
     def __init__(self, backend: Accelerator) -> None:
@@ -285,7 +275,7 @@ class Pinner:
         return Prepared(lambda: pinned, size_bytes)
 
     def drain(self) -> None:
-        pass
+        """Nothing: the device reads pinned memory only for the user."""
 
 
 class Uploader:
@@ -311,16 +301,31 @@ class Uploader:
         for parcel in parcels:
             buffers.append(self._upload(parcel, slab, start, leaves))
             start += 0 if parcel.pinned else align(parcel.size_bytes)
-        return self._prepared(build, leaves, late, buffers, slab, parcels)
+        event = None
+        if buffers:
+            event = self._backend.record()
+            self._ring.lend(slab, event, [parcel for parcel in parcels if parcel.pinned])
+        # What builds a batch refers to the old one, so it is used here unless something is to be moved:
+        # a batch that lies ready must not keep the shared memory that it came in.
+        built = None if late else build(leaves)
+        move = partial(self._move, build, leaves, late) if late else None
+
+        def hand_over() -> Any:
+            if event is not None:
+                self._backend.hand_over(event, buffers)
+            return built if move is None else move()
+
+        return Prepared(hand_over, sum(parcel.size_bytes for parcel in parcels))
 
     def drain(self) -> None:
+        """Wait until the device has read everything, and free what is held. Idempotent."""
         self._ring.drain()
 
     def _pin_others(self, leaves: list[Any], others: list[int]) -> list[int]:
         """Pin what has its own way of doing it; returns which leaves the consumer has to move.
 
-        They cannot be moved here: device memory belongs to the stream it was allocated on, and only for
-        memory that we can name could the consumer's stream be told to the allocator.
+        They cannot be moved here: device memory belongs to the stream it was allocated on, and the allocator
+        can be informed of the consumer's stream only for memory that is known here.
         """
         import torch
 
@@ -350,30 +355,6 @@ class Uploader:
         parcel.lay_over(buffer, leaves)
         return buffer
 
-    def _prepared(
-        self,
-        build: Build,
-        leaves: list[Any],
-        late: list[int],
-        buffers: list[Tensor],
-        slab: Tensor | None,
-        parcels: list[Parcel],
-    ) -> Prepared:
-        event = None
-        if buffers:
-            event = self._backend.record()
-            self._ring.lend(slab, event, [parcel for parcel in parcels if parcel.pinned])
-        # What builds a batch refers to the old one, so it is used here unless something is to be moved:
-        # a batch that lies ready must not keep the shared memory that it came in.
-        give = partial(self._move, build, leaves, late) if late else partial(_itself, build(leaves))
-
-        def hand_over() -> Any:
-            if event is not None:
-                self._backend.hand_over(event, buffers)
-            return give()
-
-        return Prepared(hand_over, sum(parcel.size_bytes for parcel in parcels))
-
     def _move(self, build: Build, leaves: list[Any], late: list[int]) -> Any:
         things = [leaves[index] for index in late]
         moved, event = self._backend.move(things)
@@ -381,10 +362,6 @@ class Uploader:
         for index, thing in zip(late, moved, strict=True):
             leaves[index] = thing
         return build(leaves)
-
-
-def _itself(batch: Any) -> Any:
-    return batch
 
 
 def _is_on_device(leaf: Any) -> bool:

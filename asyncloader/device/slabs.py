@@ -4,7 +4,7 @@ Laws:
 
 * A slab is written only while no copy out of it is pending: it comes back when the event recorded after
   the copy is done, and so do tensors that were copied from where they lay.
-* At most ``count`` batches are being copied and as many slabs exist; who takes one waits for the oldest.
+* At most ``count`` batches are being copied and as many slabs exist; taking one waits for the oldest.
 * Slabs grow to the largest batch, by powers of two: that is what torch's host allocator would give
   anyway, and a new largest batch must not lock new pages each time.
 """
@@ -14,78 +14,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-# The seam to the accelerator: the few things this room asks of it.
-#
-# All but ``hand_over`` and ``move`` are called by the stage's own thread.
-
-
-class DeviceEvent(Protocol):
-    """A point on a stream of the device; done once everything queued before it is."""
-
-    def query(self) -> bool:
-        """Whether it is done; never blocks."""
-        ...
-
-    def synchronize(self) -> None:
-        """Block this thread until it is done. Never called by a consumer that wants its next batch."""
-        ...
-
-
-class Accelerator(Protocol):
-    """One device, its side stream, and its page-locked host memory."""
-
-    def enter_thread(self) -> None:
-        """Make the device and its side stream current in this thread, which is the stage's."""
-        ...
-
-    def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether the device may read ``tensor`` directly, whoever locked its pages."""
-        ...
-
-    def pinned(self, size_bytes: int) -> Tensor:
-        """New page-locked host memory, as ``(size_bytes,)`` uint8."""
-        ...
-
-    def on_device(self, size_bytes: int) -> Tensor:
-        """New device memory, as ``(size_bytes,)`` uint8, for use on the side stream."""
-        ...
-
-    def copy(self, target: Tensor, source: Tensor) -> None:
-        """Queue a copy of pinned ``source`` to device memory on the side stream, and return at once."""
-        ...
-
-    def record(self) -> DeviceEvent:
-        """An event after everything queued on the side stream so far."""
-        ...
-
-    def hand_over(self, event: DeviceEvent, buffers: Sequence[Tensor]) -> None:
-        """Let the caller's current stream use ``buffers``, from ``event`` on, without blocking.
-
-        Their memory must not be given out again before that stream's work so far, at the time they are
-        dropped, is done.
-        """
-        ...
-
-    def move(self, things: Sequence[Any]) -> tuple[list[Any], DeviceEvent]:
-        """Each thing's ``.to(device, non_blocking=True)`` on the caller's current stream.
-
-        Returns:
-            The moved things, and an event after which the originals are not read any more.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class _SlabLoan:
     """What the device may be reading until ``event`` is done."""
 
-    event: DeviceEvent
+    event: torch.cuda.Event
     slab: Tensor | None
     sources: object
 
@@ -96,7 +36,7 @@ class SlabRing:
     Args:
         allocate: Makes pinned memory of a number of bytes, as uint8.
         count: The most batches that are being copied at a time.
-        budget_bytes: The most bytes in slabs, but one is always had; None for no such bound.
+        budget_bytes: The most bytes in slabs, but one slab is always allowed; None for no such bound.
     """
 
     def __init__(self, allocate: Callable[[int], Tensor], count: int, budget_bytes: int | None) -> None:
@@ -110,7 +50,7 @@ class SlabRing:
     def take(self, size_bytes: int) -> Tensor | None:
         """A slab of at least ``size_bytes`` to write to, None for no bytes; waits for room.
 
-        It is the caller's until ``lend``; one that is dropped instead is simply not in the ring any more.
+        It is the caller's until ``lend``; one that is dropped instead has left the ring.
         """
         self._reclaim()
         while True:
@@ -122,16 +62,16 @@ class SlabRing:
                     return slab
             self._end_loan(self._loans.popleft())
 
-    def lend(self, slab: Tensor | None, event: DeviceEvent, sources: object) -> None:
+    def lend(self, slab: Tensor | None, event: torch.cuda.Event, sources: object) -> None:
         """Have the slab back, and let go of ``sources``, when ``event`` is done."""
         self._loans.append(_SlabLoan(event, slab, sources))
 
-    def keep(self, event: DeviceEvent, sources: object) -> None:
+    def keep(self, event: torch.cuda.Event, sources: object) -> None:
         """Let go of ``sources`` when ``event`` is done, which is on a stream of the consumer's."""
         self._kept.append(_SlabLoan(event, None, sources))
 
     def drain(self) -> None:
-        """Wait for the device to have read everything, and free it. Idempotent.
+        """Wait until the device has read everything, and free it. Idempotent.
 
         Raises:
             Exception: What waiting for the device raises, at the first loan; call again for the others.
@@ -164,11 +104,11 @@ class SlabRing:
         return within and len(slabs) < self._count
 
     def _reclaim(self) -> None:
-        while self._kept and self._kept[0].event.query():
+        while self._kept and self._kept[0].event.query():  # type: ignore[no-untyped-call]  # as torch has it
             self._kept.popleft()
         for _ in range(len(self._loans)):
             loan = self._loans.popleft()
-            if loan.event.query():
+            if loan.event.query():  # type: ignore[no-untyped-call]  # likewise
                 self._end_loan(loan)
             else:
                 self._loans.append(loan)
@@ -177,20 +117,14 @@ class SlabRing:
         loan.event.synchronize()  # returns at once if it is done
         if loan.slab is not None:
             self._free.append(loan.slab)
-            self._free.sort(key=_size)
+            self._free.sort(key=lambda slab: slab.numel())
 
 
-def _size(slab: Tensor) -> int:
-    return slab.numel()
+class Accelerator:
+    """One device, its side stream, and its page-locked host memory; constructing touches none of them.
 
-
-# The backend for CUDA devices (ROCm's too, which torch gives the same names).
-#
-# Pinning alone works for every accelerator that torch can pin memory for; copies need CUDA.
-
-
-class CudaBackend:
-    """See ``Backend``. Constructing touches nothing on the device.
+    Pinning works for every accelerator that torch can pin memory for; copies need CUDA, or ROCm, which torch
+    gives the same names. All methods but ``hand_over`` and ``move`` are called by the stage's own thread.
 
     Args:
         device: The device, with its index.
@@ -201,6 +135,7 @@ class CudaBackend:
         self._device = device
 
     def enter_thread(self) -> None:
+        """Make the device and its side stream current in this thread, which is the stage's."""
         import torch
 
         # Both are a thread's own settings, so the consumer's are left alone, and end with the thread.
@@ -210,9 +145,11 @@ class CudaBackend:
             torch.cuda.set_stream(stream)
 
     def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether the device may read ``tensor`` directly, whatever has locked its pages."""
         return tensor.is_pinned()
 
     def pinned(self, size_bytes: int) -> Tensor:
+        """New page-locked host memory, as ``(size_bytes,)`` uint8."""
         import torch
 
         # From torch's caching host allocator, as Tensor.pin_memory takes it. Locking pages costs
@@ -222,31 +159,44 @@ class CudaBackend:
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
     def on_device(self, size_bytes: int) -> Tensor:
+        """New device memory, as ``(size_bytes,)`` uint8, for use on the side stream."""
         import torch
 
         return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
 
     def copy(self, target: Tensor, source: Tensor) -> None:
+        """Queue a copy of pinned ``source`` to device memory on the side stream, and return at once."""
         target.copy_(source, non_blocking=True)
 
     def record(self) -> torch.cuda.Event:
+        """An event after everything queued on the side stream so far."""
         import torch
 
-        # A blocking event: who waits for it sleeps. The others spin, on a core that decoding could use.
+        # A blocking event: a thread that waits for it sleeps. Others spin, on a core that decoding could use.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as torch has it
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def hand_over(self, event: Any, buffers: Sequence[Tensor]) -> None:
+    def hand_over(self, event: torch.cuda.Event, buffers: Sequence[Tensor]) -> None:
+        """Let the caller's current stream use ``buffers``, from ``event`` on, without blocking.
+
+        Their memory must not be given out again before that stream's work so far, at the time they are
+        dropped, is done.
+        """
         import torch
 
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for buffer in buffers:
             # The memory belongs to the side stream. Without this, the allocator would give it to the
-            # next copy as soon as the consumer drops the batch, kernels that read it still queued.
+            # next copy as soon as the consumer drops the batch, while queued kernels still read it.
             buffer.record_stream(stream)
 
     def move(self, things: Sequence[Any]) -> tuple[list[Any], torch.cuda.Event]:
+        """Each thing's ``.to(device, non_blocking=True)`` on the caller's current stream.
+
+        Returns:
+            The moved things, and an event after which the originals are not read any more.
+        """
         moved = [thing.to(self._device, non_blocking=True) for thing in things]
         return moved, self.record()

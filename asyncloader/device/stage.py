@@ -5,7 +5,7 @@ Laws:
 * Batches come out in the order they went in, each with its own note. A batch that cannot be pinned, or
   an error of the source, is raised at its place; what comes after it still comes.
 * The consumer never waits for the device: its stream does.
-* Nobody waits without an end: ``close`` wakes the thread wherever it waits, and joins it.
+* No wait is endless: ``close`` wakes the thread wherever it waits, and joins it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import add_note, users_level
 from ..flow.channel import Channel, ChannelClosed, EndOfChannel, Receiver
-from .carriers import Carrier, Pinner, Prepared, Uploader
-from .slabs import Accelerator, CudaBackend
+from .carriers import Pinner, Prepared, Uploader
+from .slabs import Accelerator
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ class DeviceStage:
         self._source = source
         self._backend = backend
         # One slab to write to while the copies of as many batches as may lie ready are pending.
-        self._carrier: Carrier = (
+        self._carrier: Pinner | Uploader = (
             Uploader(backend, count=depth + 1, budget_bytes=budget_bytes) if to_device else Pinner(backend)
         )
         # A batch costs its bytes, but at least the share that keeps the number of batches to ``depth``.
@@ -134,7 +134,7 @@ class DeviceStage:
             self._drain()
 
     def _pass_one_on(self) -> bool:
-        """Read, prepare and send one batch; False if there are no more. Keeps nothing of it."""
+        """Read, prepare and send one batch; False at the end. Keeps no reference to it."""
         note = None
         try:
             batch, note = self._source.receive()
@@ -142,7 +142,7 @@ class DeviceStage:
             return False
         except Exception as error:
             if error is self._failure:
-                # The source has ended with it, and raises it whenever it is asked: so does this stage.
+                # The source has ended with it, and raises it each time: so does this stage.
                 self._outlet.finish(error)
                 return False
             self._failure = error
@@ -163,8 +163,8 @@ class DeviceStage:
             return _failed(error)
 
     def _drain(self) -> None:
-        # If this fails, the device itself has, and nothing on it can be waited for. The consumer's next
-        # call to it says so, and better.
+        # If this fails, the device itself has failed, and nothing on it can be waited for. The consumer's
+        # next call to it raises a better error.
         with suppress(Exception):
             self._carrier.drain()
 
@@ -177,7 +177,7 @@ def _failed(error: Exception) -> Prepared:
         try:
             raise error
         finally:
-            # Its traceback refers to this stage's frames, and they to this: a circle, around the batch.
+            # Its traceback refers to this stage's frames, and they to this: a cycle, with the batch.
             del error
 
     return Prepared(hand_over, 0)
@@ -272,14 +272,8 @@ def open_stage(
             return source
     if chosen is None:
         return source
-    backend = CudaBackend(_with_index(chosen))
-    stage = DeviceStage(
-        source,
-        backend,
-        to_device=to_device,
-        depth=_DEPTH,
-        budget_bytes=budget_bytes,
-    )
+    backend = Accelerator(_with_index(chosen))
+    stage = DeviceStage(source, backend, to_device=to_device, depth=_DEPTH, budget_bytes=budget_bytes)
     stage.start()
     return stage
 

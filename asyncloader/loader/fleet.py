@@ -71,7 +71,7 @@ class WorkerLanes:
     def __init__(
         self,
         number: int,
-        pool: AnyPool,
+        pool: AnyPool[AnyWorker],
         job: LanesJob,
         make_job: Callable[[Turns], WorkerJob],
         restarts: Restarts,

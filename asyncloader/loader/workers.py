@@ -25,7 +25,7 @@ from ..pipeline.shards import Shards
 from ..pipeline.stream import Collated, LanesJob, Note, Turns, read_lanes
 from ..plan.lanes import worker_lanes
 from ..stores.urls import scheme_of
-from ..workers import AnyPool, ForkServer, WorkerPool
+from ..workers import AnyPool, AnyWorker, ForkServer, WorkerPool
 from ..workers.by_value import ProgramSettings, dumps_outward, dumps_with_modules, find_unpicklable
 from ..workers.ray.actor import Bench
 from .fleet import AsDone, Fleet, InTurn, NoteSink, Restarts, WorkerLanes
@@ -235,7 +235,7 @@ def _open_local(
     jobs: list[_WorkerJob],
     batch_bytes: int,
     stack: ExitStack,
-) -> AnyPool:
+) -> AnyPool[AnyWorker]:
     """Start processes on this machine, each of which may hold so many bytes of batches."""
     pickled, buffers, modules = _pickled(job, setting, len(jobs))
     server = ForkServer.shared()
@@ -261,7 +261,7 @@ def _open_on_ray(
     jobs: list[_WorkerJob],
     batch_bytes: int,
     stack: ExitStack,
-) -> AnyPool:
+) -> AnyPool[AnyWorker]:
     """Likewise of Ray's actors, wherever they are placed."""
     from ..workers.ray.pool import RayPool  # of which whoever has no cluster needs nothing
 

@@ -3,9 +3,9 @@
 Laws:
 
 * One thread, always: a fork copies the locks of every other thread in whatever state they are.
-* It never runs the user's code, neither the main module nor a job; only its children do.
+* It never runs the user's code, neither the main module nor a job; its children do that.
 * It sleeps until a descriptor wakes it: a request, a worker's lifeline, a child's end, the parent's end.
-* It outlives nobody: when the parent ends, however it ends, the workers are killed and reaped at once.
+* It does not outlive its parent: when that ends, however it ends, the workers are killed and reaped at once.
   When it is itself killed, the kernel kills the workers.
 """
 
@@ -28,8 +28,8 @@ from .link import LARGEST_MESSAGE_BYTES, READY, FromServer, receive_message, sen
 def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:
     """Import the modules, then serve fork requests until the control socket's other end, or the parent,
     is gone."""
-    # The terminal sends Ctrl-C to the whole group; the parent decides what becomes of the workers. It
-    # started this process with the signal blocked, so that there is no moment in which it could strike.
+    # The terminal sends Ctrl-C to the whole group; the parent decides what happens to the workers. It started
+    # this process with the signal blocked, so that it cannot arrive before this line.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     control = socket.socket(fileno=control_descriptor)
@@ -110,7 +110,7 @@ class _Server:
         if pid == 0:
             self._become_worker(connection, lifeline, server, stored)
         self._lifelines[pid] = lifeline
-        # The parent says nothing on a lifeline: that it becomes readable means that it was let go.
+        # The parent sends nothing on a lifeline: if it becomes readable, the parent has closed it.
         self._when_readable(lifeline, lambda: self._cut(pid, lifeline))
         _tell(lifeline, FromServer.PID, b"%d" % pid)
 
@@ -120,7 +120,7 @@ class _Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # A worker that held another's descriptors would keep them open beyond the other's death.
+            # A worker that kept another's descriptors would hold them open after the other's death.
             for end in (self._control, self._woken, self._waker, lifeline, *self._lifelines.values()):
                 end.close()
             if self._parent is not None:
@@ -135,7 +135,7 @@ class _Server:
         os._exit(0)
 
     def _cut(self, pid: int, lifeline: socket.socket) -> None:
-        # In the table means not yet reaped: only then is the number sure to be the worker's.
+        # In the table means not yet reaped: only then is the pid certain to be the worker's.
         if self._lifelines.get(pid) is lifeline:
             self._selector.unregister(lifeline)
             os.kill(pid, signal.SIGKILL)
@@ -157,10 +157,10 @@ class _Server:
 
 
 def _preload(modules: Sequence[str]) -> None:
-    """Import here once what would cost each worker anew. To import obstore is safe before a fork: only its
+    """Import once what each worker would import otherwise. Importing obstore before a fork is safe: only its
     clients start threads."""
     for name in modules:
-        with suppress(Exception):  # the workers will say so
+        with suppress(Exception):  # the workers will raise it
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # see above
@@ -168,15 +168,15 @@ def _preload(modules: Sequence[str]) -> None:
 
 def _tell(lifeline: socket.socket, kind: FromServer, text: bytes) -> None:
     message = bytes([kind]) + text[: LARGEST_MESSAGE_BYTES - 1]
-    with suppress(OSError):  # the parent has let go of this worker, and does not want to know
+    with suppress(OSError):  # the parent has closed this worker, and does not need it
         send_message(lifeline, message, flags=socket.MSG_DONTWAIT)
 
 
 def _watch_process(pid: int) -> int | None:
     """A descriptor that becomes readable when the parent ends.
 
-    The control socket's end is not enough: a process that the parent forked holds a copy of it. Where
-    the kernel (before 5.3) or a sandbox has no such descriptors it has to do.
+    The control socket is not enough: a process that the parent forked holds a copy of its other end. Where
+    the kernel (before 5.3) or a sandbox has no such descriptors, the control socket has to do.
     """
     try:
         descriptor = os.pidfd_open(pid)

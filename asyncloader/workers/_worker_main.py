@@ -2,8 +2,8 @@
 
 Laws:
 
-* Between two batches the worker waits for a credit, and there notices that the parent has let go; the
-  job's iterator is then closed. While user code runs nobody watches: the fork server kills.
+* Between two batches the worker waits for a credit, and notices there if the parent has closed its end; the
+  job's iterator is then closed. While user code runs nothing checks this: the fork server kills the worker.
 * Every job ends with a message, END or ERROR. A worker that ends without one has died.
 * The worker is single-threaded as long as the job is, so the job may fork or start programs.
 """
@@ -42,7 +42,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class _LetGo(Exception):
-    """The parent wants no more batches."""
+    """The parent has closed its end: it needs no further batches."""
 
 
 def work(
@@ -51,7 +51,7 @@ def work(
     """Run the stored job to its end, in a process just forked by ``server``."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != server:
-        return  # it ended before the kernel was told to tell
+        return  # it ended before the kernel was asked to send the signal
     show_stack_on_signal(stack)
     keep_freed_memory()
     when_torch_is_here(_use_one_thread)
@@ -91,7 +91,7 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection
     job: Callable[..., Any] = pickle.loads(pickled_job)
     batches = iter(job() if shared is None else job(load_shared(shared)))
     watch = _Watch(connection, batches)
-    stopwatch = getattr(batches, "stopwatch", None) or Stopwatch()  # a job may tell where its time goes
+    stopwatch = getattr(batches, "stopwatch", None) or Stopwatch()  # a job may measure where its time goes
     try:
         while True:
             # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
@@ -107,14 +107,14 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection
             if not made:
                 return
             stopwatch.enter(SENDING)
-            outlet.send(made.pop(), opened)  # nothing here holds it, so that it goes while it is packed
+            outlet.send(made.pop(), opened)  # without a reference here, so that packing can free it
             stopwatch.enter(IDLE)
     finally:
         _close(batches)
 
 
 class _Watch:
-    """Tells a job that has a ``let_go`` when the parent wants no more, also while it makes a batch."""
+    """Calls the ``let_go`` of a job that has one when the parent closes its end, also amid a batch."""
 
     def __init__(self, connection: socket.socket, batches: Any) -> None:
         self.let_go = False
@@ -125,7 +125,7 @@ class _Watch:
 
     def _run(self) -> None:
         poll = select.poll()
-        # Not what can be read, which are credits and for the main thread.
+        # Not for what can be read: those are credits, for the main thread.
         poll.register(self._connection, select.POLLRDHUP)
         poll.poll()
         self.let_go = True
@@ -142,22 +142,22 @@ class _Outlet:
     """The sending end: counts credits and bytes, packs batches into slots, and announces them."""
 
     def __init__(self, connection: socket.socket, setting: Setting) -> None:
-        #: Whether the parent wants no more.
+        #: Whether the parent has closed its end.
         self.is_let_go = False
         self._connection = connection
         self._credits = setting.prefetch
-        # One on demand. With all that there can be, there is no other grant on its way to look for.
+        # With all credits here there is no other grant on its way to look for.
         self._most_credits = setting.prefetch
         self._most_bytes = setting.prefetch_bytes
         # Sizes of the batches sent and not yet received, oldest first.
         self._unreceived: deque[int] = deque()
         self._last_bytes = self._last_slot_bytes = 0
-        # At rest the parent has taken all that was sent, and each of these slots may be free at once; one
-        # more is the one being filled.
+        # When the worker is idle, the parent has received all that was sent, and each of these slots may be
+        # free at once; one more is being filled.
         self._slots = OutboundSlots(min(setting.prefetch, _MOST_SPARE) + 1, setting.spare_bytes)
 
     def wait_credit(self) -> None:
-        """Take one credit, waiting for it. Raises _LetGo when the parent wants no more."""
+        """Take one credit, waiting for it. Raises _LetGo when the parent has closed its end."""
         while True:
             try:
                 grant = receive_grant(self._connection, 0 if self._is_ahead() else DONT_WAIT)
@@ -169,7 +169,7 @@ class _Outlet:
                 self._let_go()
             credits, freed, retired = grant
             self._credits += credits
-            for _ in range(min(credits, len(self._unreceived))):  # on demand the first is for none
+            for _ in range(credits):
                 self._unreceived.popleft()
             self._slots.take_back(freed)
             self._slots.retire(retired)
@@ -178,13 +178,13 @@ class _Outlet:
         self._credits -= 1
 
     def _is_ahead(self) -> bool:
-        """Whether the consumer has enough to receive; the next batch is taken to be as large as the last."""
+        """Whether the consumer has enough to receive, if the next batch is as large as the last."""
         if not self._credits:
             return True
         return bool(self._unreceived) and sum(self._unreceived) + self._last_bytes > self._most_bytes
 
     def open_slot(self) -> OpenSlot | None:
-        """Where to make the next batch, which is taken to be as large as the last one."""
+        """Where to make the next batch, which is assumed to be as large as the last one."""
         return self._slots.open(self._last_slot_bytes)
 
     def send(self, pair: tuple[Any, Any], made_in: OpenSlot | None) -> None:
@@ -194,7 +194,7 @@ class _Outlet:
         except Exception as error:
             error.add_note(f"while pickling a batch of type {kind.__module__}.{kind.__qualname__} to send it")
             raise
-        del pair  # what is large in it goes piece by piece, as it is written
+        del pair  # large parts of it are freed one by one, as they are written
         self._last_bytes, self._last_slot_bytes = packed.size_bytes, packed.slot_bytes
         self._unreceived.append(packed.size_bytes)
         self._send_packed(FromWorker.BATCH, packed, made_in)
@@ -232,9 +232,9 @@ class _Outlet:
 def _report(error: BaseException, outlet: _Outlet, worker: int) -> None:
     bare = drop_frames(error)
     if not outlet.is_let_go:
-        with suppress(_LetGo):  # the pass has ended meanwhile: by another worker's word of the same, mostly
+        with suppress(_LetGo):  # the pass has ended meanwhile, mostly by the same error of another worker
             outlet.send_error(dump_error(error, f"in worker {worker} (pid {os.getpid()})"))
     elif not bare:
-        # Raised while the job was being closed, and nobody else will hear of it. But that shards could
-        # not be read is no news then.
+        # Raised while the job was being closed, so that no other code reports it. But errors of reading
+        # shards are expected then.
         traceback.print_exception(error)

@@ -1,7 +1,7 @@
 """Classes that travel to a worker by value, by cloudpickle, and come back as what they were.
 
-Such a class carries a number, and on the way home only that travels. By value it would come back as a
-stranger; or, where cloudpickle knows it again, overwrite what the consumer's class has become since.
+Such a class has a number, and only that is sent back. By value it would come back as another class; or, where
+cloudpickle recognises it, overwrite what the consumer has changed in its class since.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ import cloudpickle
 
 from ..blocks.memory import when_torch_is_here
 
-# From here on pages that workers share are worth more than having all of it in one place.
+# From this size, pages that workers share are worth more than having all of it in one place.
 _LARGE_BYTES = 64 << 10
 
-# From a function to what does not pickle: farther away nobody would know it by its path, and parts may go in
-# circles.
+# From a function to what does not pickle: a longer path would not be recognised, and parts may form a cycle.
 _MOST_STEPS = 8
 
-# The classes that travel by value: here under the number that they carry, in every process that knows them.
+# The classes that are sent by value, by their number, in every process that knows them.
 _numbers: WeakKeyDictionary[type, str] = WeakKeyDictionary()
 _classes: WeakValueDictionary[str, type] = WeakValueDictionary()
 
@@ -44,7 +43,7 @@ class Outward(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is io.TextIOWrapper and obj is not sys.stdout and obj is not sys.stderr:
-            # cloudpickle would send all of its text, and the worker would not read the file.
+            # cloudpickle would send all of its text instead of reading the file in the worker.
             raise TypeError(
                 f"cannot pickle an open file, {getattr(obj, 'name', '')!r}: open it by its path where it is "
                 "first needed"
@@ -69,7 +68,7 @@ class _NotingPickler(Outward):
         self.buffers: list[PickleBuffer] = []
 
     def _keep_in(self, buffer: PickleBuffer) -> bool:
-        """Whether a buffer goes with the rest; large ones are kept apart."""
+        """Whether a buffer stays in the pickle; large ones are kept apart."""
         if buffer.raw().nbytes < _LARGE_BYTES:
             return True
         self.buffers.append(buffer)
@@ -82,7 +81,7 @@ class _NotingPickler(Outward):
             steps = get_instructions(obj)
             self.modules.update(step.argval for step in steps if step.opname == "IMPORT_NAME")
         reduced = super().reducer_override(obj)
-        # What goes by value, such as a lambda, brings nothing of the module that it was defined in.
+        # What is sent by value, such as a lambda, needs nothing of the module that it was defined in.
         if reduced is NotImplemented and isinstance(name := getattr(obj, "__module__", None), str):
             self.modules.add(name)
         return reduced
@@ -135,7 +134,7 @@ def _parts_of(held: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _variables_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Those that a function captures, takes by default, or refers to in its module."""
+    """The variables that a function captures, takes by default, or refers to in its module."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it has no value yet
             yield name, cell.cell_contents
@@ -194,8 +193,8 @@ def _class_of(number: str) -> type:
 # What a program has set at run time, for worker processes that start from a clean one.
 #
 # Only settings that are plain values in known places: no code of the program runs, and no package is
-# imported for a setting that is at its default. Whatever else there is (attributes of other modules,
-# handlers of loggers, a default device) is for ``worker_init_fn``.
+# imported for a setting that is at its default. All others (attributes of other modules, handlers of loggers,
+# a default device) are for ``worker_init_fn``.
 
 # Module, attribute, and the value that it has after the module's import.
 _ATTRIBUTES = (
@@ -227,10 +226,10 @@ class ProgramSettings:
     filters: Sequence[_Filter]
 
     def apply(self) -> None:
-        """Take them over in this process."""
+        """Set them in this process."""
         for module, name, value, is_default in self.attributes:
             if module in sys.modules or not is_default:
-                with suppress(ImportError):  # on a node of a cluster, say; who needs it is told
+                with suppress(ImportError):  # on a node of a cluster, say; code that needs it raises
                     setattr(import_module(module), name, value)
         for logger, level in self.levels.items():
             logging.getLogger(logger).setLevel(level)
@@ -291,7 +290,7 @@ def _names_of(category: Any) -> list[tuple[str, str]]:
 
 
 class _Named(type):
-    """The type of what stands in a filter for a category that need not be imported for it."""
+    """The type of a stand-in for a filter's category, which saves importing the category."""
 
     named: tuple[str, str]
 

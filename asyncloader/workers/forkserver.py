@@ -1,11 +1,11 @@
-"""The parent's end of the fork server: starting it, asking it for workers, hearing of their end.
+"""The parent's end of the fork server: it starts the server, and requests workers from it.
 
 Laws:
 
-* One server per process, started when first needed, ended when the last who holds it lets go. A process
-  forked from this one starts its own.
-* Nothing of a worker is shared with another: it has its own connection and its own *lifeline*, on which
-  the server tells its pid and how it ended, and whose closing tells the server to kill it.
+* One server per process, started when first needed, ended with the last reference to it. A process forked
+  from this one starts its own.
+* A worker shares nothing with another: it has its own connection and its own *lifeline*. On that the server
+  reports its pid and how it ended; when the parent closes it, the server kills the worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PACKAGE = __name__.partition(".")[0]
 _EMPTY = f"{_PACKAGE}.collate.empty"
 _AT_HOME = frozenset({"device", "loader", "torch_compat", "torch_private"})
 
-# The package may itself fail to import; then too the reason has to reach the parent.
+# If the package itself fails to import, the parent needs the reason too.
 _PROGRAM = """
 import sys
 try:
@@ -55,8 +55,8 @@ class _Registry:
         self.server: weakref.ref[ForkServer] | None = None
 
 
-# By process id, and each with its own lock: a process that was forked while another thread held the lock
-# finds its own free.
+# By process id, each with its own lock: a process that was forked while another thread held the lock needs
+# a free one.
 _registries: dict[int, _Registry] = {}
 
 
@@ -147,7 +147,7 @@ class ForkServer:
                 raise TimeoutError
             answer, _ = receive_message(self._control)
             if answer != READY:
-                reason = answer.decode(errors="replace") or "it ended without a word"
+                reason = answer.decode(errors="replace") or "it ended without an error message"
                 self.close()
                 raise RuntimeError(f"the fork server could not start:\n{reason}")
             self._ready.set()
@@ -157,14 +157,14 @@ class ForkServer:
     def preload(self, modules: Collection[str]) -> None:
         """Have it import these before it forks the next worker. Returns at once.
 
-        One that cannot be imported there is left to the workers, who may find it by another path, and who
-        have somebody to tell.
+        One that cannot be imported there is left to the workers: they may find it by another path, and
+        report it otherwise.
         """
         with self._lock:
             missing = sorted(set(modules) - self._preloaded)
             self._preloaded.update(missing)
         if missing and self._control is not None:
-            with suppress(OSError):  # it has ended, as whoever asks for a worker will hear
+            with suppress(OSError):  # it has ended, which the next request for a worker raises
                 send_message(self._control, " ".join(["import", *missing]).encode())
 
     def fork(
@@ -200,7 +200,7 @@ class ForkServer:
             except OSError as error:
                 ours.close()
                 stack.close()
-                self.close()  # so that it is known, though it may not be reaped yet
+                self.close()  # so that ``alive`` is false at once: it may not be reaped yet
                 raise RuntimeError(f"the fork server (pid {self.pid}) has ended: {error}") from None
         return Lifeline(ours, stack)
 
@@ -216,7 +216,7 @@ def _start_process(control: int) -> subprocess.Popen[bytes]:
     program = _PROGRAM.replace("MODULES", repr(_loaded_modules()))
     command, environment = clean_python(program, str(control), str(os.getpid()))
     environment |= threads
-    # The mask is inherited: a Ctrl-C finds the server deaf from its first instruction.
+    # The mask is inherited: the server ignores Ctrl-C from its first instruction.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[control])
@@ -225,7 +225,7 @@ def _start_process(control: int) -> subprocess.Popen[bytes]:
 
 
 def _loaded_modules() -> list[str]:
-    """What this process has loaded of the package and workers may want: jobs need it, whatever they are."""
+    """What this process has imported of the package and workers may need, whatever their job is."""
     ours = [name for name in sys.modules if name.startswith(f"{_PACKAGE}.")]
     return [name for name in ours if name.split(".")[1] not in _AT_HOME and name != _EMPTY]
 
@@ -234,14 +234,14 @@ def _end(
     process: subprocess.Popen[bytes], control: socket.socket, owner: int, ready: threading.Event
 ) -> None:
     if os.getpid() != owner:
-        # A forked process lets go of its copies, and leaves the server to whom it belongs.
+        # A forked process closes its copies, and leaves the server to its owner.
         control.close()
         process.returncode = 0
         return
     # shutdown works across such copies. Reading then ends when the server does, and not before.
     with suppress(OSError):  # it has ended already
         control.shutdown(socket.SHUT_WR)
-    # While it still imports it does not listen, but neither has it workers to care for.
+    # While it still imports it does not listen, but neither does it have workers to kill.
     if not (ready.is_set() and _ends_before(control, monotonic() + _STOP_DEADLINE_S)):
         process.kill()
     control.close()

@@ -1,29 +1,28 @@
-"""What the fork server says of one worker: that it was forked, and how it ended."""
+"""What the fork server reports of one worker: that it was forked, and how it ended."""
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
 from ..errors import WorkerDiedError, users_stacks_first
-from .link import FromServer, receive_message, wait_readable, wait_readable_async
+from .link import FromServer, receive_message, wait_readable
 
 
 class Lifeline:
-    """What the server says of one worker. Safe from any thread; nothing blocks but ``wait_started``."""
+    """What the server reports of one worker. Safe from any thread; only ``wait_started`` blocks."""
 
     def __init__(self, end: socket.socket, stack: BinaryIO) -> None:
         self._end = end
-        #: What the worker writes its stack to when it is asked for it.
+        #: What the worker writes its stack to on request.
         self.stack = stack
         self._lock = threading.Lock()
         self.pid: int | None = None
@@ -56,23 +55,23 @@ class Lifeline:
             raise RuntimeError(f"the fork server could not start a worker: {self.failure}")
 
     def give_up(self) -> None:
-        """Wait no more for a worker that was not forked: the server, which may be stopped, kills it then."""
+        """Stop waiting for a worker that is not forked yet; once it is, the server kills it."""
         if self.pid is None:
             self.ended = True
 
     def advance(self) -> bool:
-        """Take in what has come, and say whether the worker has ended."""
+        """Read what has come; returns whether the worker has ended."""
         while not self.ended and self._hear(socket.MSG_DONTWAIT):
             pass
         return self.ended
 
     def kill(self) -> None:
-        """Have the server kill the worker; its end is told all the same."""
+        """Have the server kill the worker, and report its end as usual."""
         with suppress(OSError):  # it has ended already
             self._end.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Let go of the worker: if it still lives, it is killed."""
+        """Release the worker: if it still lives, it is killed."""
         self._end.close()
         self.stack.close()
 
@@ -85,7 +84,7 @@ class Lifeline:
             except OSError:
                 message = b""
             if not message:
-                self.ended = True  # told before, or the server was killed and the worker with it
+                self.ended = True  # reported before, or the server was killed and the worker with it
                 return True
             kind, text = FromServer(message[0]), message[1:].decode(errors="replace")
             if kind is FromServer.PID:
@@ -105,21 +104,21 @@ def wait_ended(lifelines: Iterable[Lifeline], patience_s: float) -> None:
             return
 
 
-# What a worker is doing that lets its consumer wait: the state of its process, and its Python stack.
+# What a worker does while its consumer waits: the state of its process, and its Python stack.
 #
-# A worker has faulthandler write its stack to a pipe of its parent's, on a signal that nobody else uses.
-# That runs in C, whatever holds the interpreter, and costs nothing until somebody asks.
+# On a signal that other programs do not use, faulthandler writes the worker's stack to a pipe of its
+# parent's. That runs in C, whatever holds the interpreter, and costs nothing until it is requested.
 
-# Programs and tools count real-time signals from either end, and seldom get so far.
+# Programs and tools count real-time signals from either end, and seldom get this far.
 _SIGNAL = int(signal.SIGRTMAX) - 7 if hasattr(signal, "SIGRTMAX") else 0
 
 # It takes a millisecond. A second is for a machine that swaps.
 _FIRST_PATIENCE_S = 1.0
 
-# Nothing says that a stack is complete, but it is written in one go.
+# Nothing marks the end of a stack, but it is written at once.
 _NEXT_PATIENCE_S = 0.1
 
-# Beyond what a person reads. A pipe holds no more than 64 KiB: a worker does not wait for it, and cuts.
+# More than a person reads. A pipe holds at most 64 KiB: a worker does not wait for room, and truncates.
 _LONGEST_BYTES = 16 << 10
 
 # By the letter in /proc.
@@ -132,12 +131,13 @@ _STATES = {
     "T": "is stopped (the signal SIGCONT has it go on)",
     "t": "is stopped by a debugger",
 }
+_ENDED = "has ended"
 _CAN_ANSWER = "RS"
 
 
 def describe_process(pid: int) -> str:
     """How a process is, in half a sentence such as ``"is running"``."""
-    return _STATES.get(_look(pid)[0], "has ended")
+    return _STATES.get(_look(pid)[0], _ENDED)
 
 
 def open_pipe() -> tuple[BinaryIO, BinaryIO]:
@@ -152,46 +152,44 @@ def show_stack_on_signal(pipe: int) -> None:
 
 
 def observe(lifeline: Lifeline) -> str:
-    """How a worker's process is, and its Python stack where that can be had. Takes two seconds at most.
+    """The state of a worker's process, and its Python stack if available. Takes two seconds at most.
 
     Returns:
         Half a sentence, such as ``"is running; its Python stack:"``, and the stack's lines.
     """
-    with _asked(lifeline) as answer:
-        while answer.is_open and wait_readable([answer], monotonic() + answer.patience_s):
-            answer.read()
-        return answer.told()
-
-
-async def observe_async(lifeline: Lifeline) -> str:
-    """Like ``observe``, from a coroutine."""
-    with _asked(lifeline) as answer:
-        with suppress(TimeoutError):
-            while answer.is_open:
-                async with asyncio.timeout(answer.patience_s):
-                    await wait_readable_async([answer])
-                answer.read()
-        return answer.told()
-
-
-@contextmanager
-def _asked(lifeline: Lifeline) -> Iterator[_Answer]:
-    """The answer of a worker that was asked, if it can answer."""
-    pid = lifeline.pid
     if lifeline.stack.closed:
-        yield _Answer(None, "X")
-        return
-    # A descriptor of our own: whoever closes the worker meanwhile closes theirs.
+        return _ENDED
+    # A descriptor of our own: another thread may close the worker, and its descriptor, meanwhile.
     with open(os.dup(lifeline.stack.fileno()), "rb", buffering=0) as pipe:
+        pid = lifeline.pid
         if lifeline.advance():
-            yield _Answer(None, "X")
-        elif pid is None:
-            yield _Answer(None, "new")
-        else:
-            state, listens = _look(pid)
-            answer = _Answer(pipe if listens else None, state)
-            answer.ask(pid)
-            yield answer
+            return _ENDED
+        state, can_answer = ("new", False) if pid is None else _look(pid)
+        if state not in _STATES:
+            return _ENDED
+        if pid is None or not can_answer:
+            return f"{_STATES[state]}; its Python stack is not available"
+        stack = _request_stack(pid, pipe)
+    if not stack:
+        return f"{_STATES[state]}; it showed no Python stack within {_FIRST_PATIENCE_S:g} s"
+    return f"{_STATES[state]}; its Python stack:\n{users_stacks_first(stack.decode(errors='replace'))}"
+
+
+def _request_stack(pid: int, pipe: BinaryIO) -> bytes:
+    """What a worker writes when it is signalled, as far as it comes in time."""
+    while pipe.read(_LONGEST_BYTES):  # an answer that came too late for the previous request
+        pass
+    with suppress(ProcessLookupError):
+        os.kill(pid, _SIGNAL)
+    stack = b""
+    while len(stack) < _LONGEST_BYTES:
+        if not wait_readable([pipe], monotonic() + (_NEXT_PATIENCE_S if stack else _FIRST_PATIENCE_S)):
+            break
+        piece = pipe.read(_LONGEST_BYTES)
+        if not piece:
+            break
+        stack += piece
+    return stack
 
 
 def _look(pid: int) -> tuple[str, bool]:
@@ -202,55 +200,6 @@ def _look(pid: int) -> tuple[str, bool]:
         return "X", False
     entries = dict(line.split(":", 1) for line in lines)
     state = entries["State"].split()[0]
-    # Without a handler the signal would end it: the user's code may have set another, and taken it away.
+    # Without a handler the signal would kill it: the user's code may have replaced ours, and removed its own.
     listens = int(entries["SigCgt"], 16) >> (_SIGNAL - 1) & 1
     return state, bool(listens) and state in _CAN_ANSWER
-
-
-class _Answer:
-    """What a worker tells of itself.
-
-    Args:
-        pipe: What its stack will come on; None if it cannot show it.
-        state: The letter of its state.
-    """
-
-    def __init__(self, pipe: BinaryIO | None, state: str) -> None:
-        self._pipe = pipe
-        self._state = state
-        self._stack = b""
-        #: Whether more of it may come.
-        self.is_open = pipe is not None
-
-    def fileno(self) -> int:
-        assert self._pipe is not None
-        return self._pipe.fileno()
-
-    @property
-    def patience_s(self) -> float:
-        """How long to wait for the next piece."""
-        return _NEXT_PATIENCE_S if self._stack else _FIRST_PATIENCE_S
-
-    def ask(self, pid: int) -> None:
-        """Have the worker show its stack, if it can."""
-        if self._pipe is not None:
-            while self._pipe.read(_LONGEST_BYTES):  # an answer that came too late for who asked before
-                pass
-            with suppress(ProcessLookupError):
-                os.kill(pid, _SIGNAL)
-
-    def read(self) -> None:
-        """Take what has come."""
-        assert self._pipe is not None
-        piece = self._pipe.read(_LONGEST_BYTES)
-        self._stack += piece or b""
-        self.is_open = bool(piece) and len(self._stack) < _LONGEST_BYTES
-
-    def told(self) -> str:
-        """All of it, as half a sentence and the stack's lines."""
-        doing = _STATES.get(self._state, "has ended")
-        if self._stack:
-            return f"{doing}; its Python stack:\n{users_stacks_first(self._stack.decode(errors='replace'))}"
-        if self._pipe is not None:
-            return f"{doing}; it showed no Python stack within {_FIRST_PATIENCE_S:g} s"
-        return f"{doing}; no Python stack can be had of it" if self._state in _STATES else doing

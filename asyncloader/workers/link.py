@@ -2,13 +2,12 @@
 
 Laws:
 
-* Nobody waits to send. What the socket does not take waits here, and goes before the next object, or while
-  this end waits to receive: two ends that have much to tell each other never wait for one another.
-* What is large lies in slots, each way in slots of the sender's; those that came free are told with the next
-  message the other way.
-* One message is one object. What was sent whole is received, whatever became of the sender, and then the
-  end is told.
-* One thread at a time receives, and any may send.
+* Sending never blocks. What the socket does not take is kept here, and sent before the next object, or while
+  this end waits to receive: two ends that send much to each other never wait for one another.
+* Large memory lies in slots of the sender's; the next message the other way names those that came free.
+* One message is one object. What was sent whole is received, even if the sender has died since; the end comes
+  after it.
+* One thread at a time receives; any may send.
 """
 
 from __future__ import annotations
@@ -24,68 +23,39 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from time import monotonic
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..flow.channel import ChannelClosed, EndOfChannel
+from ..flow.channel import EndOfChannel
 from .packing import Packed, unpack
 from .slots import InboundSlots, OpenSlot, OutboundSlots
-
-__all__ = [
-    "DONT_WAIT",
-    "FROM_WORKER",
-    "LARGEST_MESSAGE_BYTES",
-    "MOST_FREED",
-    "MOST_INLINE_BYTES",
-    "READY",
-    "Announced",
-    "AnyPool",
-    "AnyWorker",
-    "BatchSource",
-    "FromServer",
-    "FromWorker",
-    "Grant",
-    "Job",
-    "Link",
-    "ReceiveLock",
-    "Reception",
-    "Setting",
-    "receive_grant",
-    "receive_message",
-    "send_grant",
-    "send_message",
-    "socketpair",
-    "store",
-    "take_stored",
-    "wait_readable",
-    "wait_readable_async",
-]
 
 # The messages between a worker, its parent and the fork server.
 #
 # All sockets are SEQPACKET: a message arrives whole or not at all, and its descriptors with it. All messages
-# are small; whatever is large (the job, a batch, an error) lies in a memfd that a message brings, or that
-# one before it has brought.
+# are small; what is large (the job, a batch, an error) lies in a memfd, whose descriptor comes with the
+# message or came with an earlier one.
 
 READY = b"ready"  # the fork server's first message; any other is a traceback
 
 # Room for the tail of a traceback, the longest message.
 LARGEST_MESSAGE_BYTES = 16 << 10
 
-# A fork request's: the worker's connection, its lifeline, its job, its stack's pipe, what all are given.
+# Those of a fork request: the worker's connection, its lifeline, its job, its stack's pipe, what all jobs
+# share.
 _MOST_DESCRIPTORS = 5
 
-# Freed slots in one grant; when more came free at once, the next grant takes the rest.
+# Freed slots in one grant; if more came free at once, the others go with the next grant.
 MOST_FREED = 1000
 
-# FromWorker, slot, and where in it the message about a batch lies; or that follows, if it is short.
+# FromWorker, slot, and where in the slot the message about a batch lies; a short one follows here instead.
 FROM_WORKER = struct.Struct("<BIQ")
 
-# Plain numbers: Python's flags of sockets are enumerations, and to join two takes as long as a system call.
+# Plain numbers: Python's flags of sockets are enumerations, and joining two takes as long as a system call.
 DONT_WAIT = int(socket.MSG_DONTWAIT)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _NO_SIGNAL = int(socket.MSG_NOSIGNAL)
@@ -93,7 +63,7 @@ _DESCRIPTORS_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
 
 
 class FromWorker(IntEnum):
-    """What a worker says to its parent, each with a slot, or 0 for none."""
+    """What a worker sends to its parent, each with a slot, or 0 for none."""
 
     BATCH = 1  # with the slot's descriptor, if the slot is new; the slot holds what the message does not
     DROP = 2  # the slot is unmapped
@@ -102,7 +72,7 @@ class FromWorker(IntEnum):
 
 
 class FromServer(IntEnum):
-    """What the fork server says to the parent about one worker, as the first byte of the message."""
+    """What the fork server reports to the parent of one worker, as the first byte of the message."""
 
     PID = 1  # the worker was forked
     EXIT = 2  # it ended, with this exit code
@@ -111,7 +81,7 @@ class FromServer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a worker needs to feel at home: the parent's surroundings when the worker was asked for."""
+    """What a worker takes over from its parent, as it was when the pool was started."""
 
     number: int
     prefetch: int
@@ -130,8 +100,8 @@ def socketpair() -> tuple[socket.socket, socket.socket]:
 def send_message(end: socket.socket, *parts: bytes, descriptors: Sequence[int] = (), flags: int = 0) -> None:
     """Send one message, with duplicates of the descriptors."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
-    # Not socket.send_fds: it ignores its flags, as recv_fds does. NOSIGNAL: a program may have made
-    # SIGPIPE deadly again.
+    # Not socket.send_fds: it ignores its flags, as recv_fds does. NOSIGNAL: a program may have set SIGPIPE to
+    # kill it.
     end.sendmsg(parts, rights, flags | _NO_SIGNAL)
 
 
@@ -162,14 +132,14 @@ class Grant(NamedTuple):
 
 
 def send_grant(end: socket.socket, grant: Grant) -> None:
-    """Send it, or else raise BlockingIOError if too many of them are unread."""
+    """Send it; raises BlockingIOError if too many of them are unread."""
     credits, freed, retired = grant
     numbers = credits, len(freed), *freed, *retired
     end.send(struct.pack(f"<{len(numbers)}I", *numbers), DONT_WAIT | _NO_SIGNAL)
 
 
 def receive_grant(end: socket.socket, flags: int) -> Grant | None:
-    """One grant; None when the parent wants no more."""
+    """One grant; None when the parent has closed its end."""
     message = end.recv(LARGEST_MESSAGE_BYTES, flags)
     if not message:
         return None
@@ -200,13 +170,13 @@ def take_stored(descriptor: int) -> tuple[Any, Any]:
 Announced: TypeAlias = tuple[int, int, memoryview]
 """An object that has come: its slot, or 0, where in that its message lies, and the message if it does not."""
 
-# Nobody waits for room in the socket, so that longer messages than those of streams may go without a slot.
-# With the ids of slots they have to fit into ``LARGEST_MESSAGE_BYTES``.
+# Sending never waits for room in the socket, so that longer messages than those of streams may go without a
+# slot. With the ids of slots they have to fit into ``LARGEST_MESSAGE_BYTES``.
 MOST_INLINE_BYTES = 12 << 10
 _MOST_FREED = 250
 
 # Where in its slot the object's message lies, and the slot; how many of the receiver's slots came free, how
-# many of them it is to forget, and how many of the sender's. The ids of these follow, and the message, if it
+# many of them it has to forget, and how many of the sender's. The ids of these follow, and the message, if it
 # does not lie in the slot.
 _HEAD = struct.Struct("<QIHHH")
 
@@ -220,7 +190,7 @@ class Link:
     """One end of a connection.
 
     Args:
-        connection: A SEQPACKET socket, from now on this end's own.
+        connection: A SEQPACKET socket, which this end closes.
         spare: How many free slots to keep of those that this end sends with.
     """
 
@@ -240,16 +210,16 @@ class Link:
     # --- sending ---
 
     def open_slot(self) -> OpenSlot | None:
-        """Where to make the next object, which is taken to be as large as the last one that had a slot."""
+        """Where to make the next object, which is assumed to be as large as the last one that had a slot."""
         with self._lock:
             return self._outbound.open(self._last_slot_bytes)
 
     def send(self, packed: Packed, made_in: OpenSlot | None = None) -> None:
-        """Send an object; nothing, if either end has gone, which ``read`` tells of.
+        """Send an object; does nothing if either end is closed, which ``read`` reports.
 
         Args:
-            packed: Nothing else of the object is held here, but for what user code keeps of it.
-            made_in: The slot that it was made in, or was to be.
+            packed: The object; nothing else refers to it here, except what user code keeps of it.
+            made_in: The slot that was opened to make it in.
         """
         with self._lock:
             if self._is_closed:
@@ -269,7 +239,7 @@ class Link:
         return bool(self._unsent)
 
     def catch_up(self) -> None:
-        """Send of what waits as much as the socket takes."""
+        """Send as much of what waits as the socket takes."""
         with self._lock:
             self._send_unsent()
 
@@ -301,13 +271,13 @@ class Link:
 
         Raises:
             BlockingIOError: There is none yet.
-            EndOfChannel: There will be none, as the other end has gone, or either was let go.
+            EndOfChannel: There will be none: the other end is closed, or one of them was let go.
             OSError: This process has too many open files to receive it; it is lost.
         """
         try:
             message, descriptors = receive_message(self._connection, DONT_WAIT)
         except ConnectionError:
-            # Told once, before what is queued: the other end went with something unread.
+            # Raised once, before what is queued: the other end closed with something unread.
             message, descriptors = receive_message(self._connection, DONT_WAIT)
         if not message:
             raise EndOfChannel
@@ -323,12 +293,12 @@ class Link:
         for descriptor in descriptors:
             self._inbound.add(slot, descriptor)
         if slot not in self._inbound:
-            # The kernel leaves out descriptors that the process has no room for, and says no more.
+            # The kernel omits descriptors that the process has no room for, without an error.
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return slot, at, memoryview(message)[_HEAD.size + 4 * count :]
 
     def rebuild(self, announced: Announced) -> Any:
-        """The object; what is large in it lies in shared memory, which is used again once all of it is gone.
+        """The object; its large parts lie in shared memory, which is reused once all of them are gone.
 
         Raises:
             Exception: It cannot be rebuilt.
@@ -348,7 +318,7 @@ class Link:
             self.catch_up()
 
     def drain(self) -> None:
-        """Block this thread until all is sent, or nobody is there to take it."""
+        """Block this thread until all is sent, or the other end is closed."""
         while self._unsent:
             self._poll(select.POLLOUT, None)
             self.catch_up()
@@ -363,7 +333,7 @@ class Link:
 
     @property
     def is_let_go(self) -> bool:
-        """Whether the other end has gone, or let go, even if something that it sent is still to be read."""
+        """Whether the other end is closed, even if something that it sent is still to be read."""
         return bool(self._poll(0, 0.0))
 
     def let_go(self) -> None:
@@ -373,7 +343,7 @@ class Link:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give everything back but what lies under received objects. Nobody waits on it any more."""
+        """Release everything except what received objects lie in. No thread waits on it any more."""
         with self._lock:
             self._is_closed = True
             self._forget_unsent()
@@ -382,177 +352,13 @@ class Link:
         self._connection.close()
 
 
-# Who waits on what a worker is received by, so that it is not taken away from under them.
-
-
-class Reception:
-    """One wait, for one worker or several.
-
-    Attributes:
-        is_on: Unset before ``ReceiveLock.end_receiving``, by an assignment: a signal's handler can interrupt
-            any call, but not that.
-    """
-
-    __slots__ = ("is_on",)
-
-    def __init__(self) -> None:
-        self.is_on = True
-
-
-class ReceiveLock:
-    """From the start of a worker until everything of it was given back, which the last one out does.
-
-    Args:
-        number: The worker's, for messages.
-        give_back: Closes what a receiver waits on; called once.
-    """
-
-    def __init__(self, number: int, give_back: Callable[[], None]) -> None:
-        self._number = number
-        self._give_back: Callable[[], None] | None = give_back
-        self._lock = threading.Lock()
-        self._reception: Reception | None = None
-        self._buried = False
-        #: Whether nothing more is wanted of the worker.
-        self.is_over = False
-
-    def begin_receiving(self, reception: Reception) -> None:
-        """Keep what is waited on open while that is on.
-
-        Raises:
-            ChannelClosed: The worker was closed.
-            RuntimeError: Somebody else receives.
-        """
-        with self._lock:
-            if self.is_over:
-                raise ChannelClosed
-            if self._is_received:
-                raise RuntimeError(f"worker {self._number} has a receiver already; it serves one at a time")
-            self._reception = reception
-
-    def end_receiving(self) -> None:
-        """Its reception is not on any more."""
-        if self._buried:  # before, whoever closes it waits on them
-            with self._lock:
-                self._settle()
-
-    def end(self, tell: Callable[[], None]) -> None:
-        """Nothing more is wanted: ``tell`` the worker, and whoever receives, unless that was done."""
-        with self._lock:
-            if not self.is_over:
-                self.is_over = True
-                tell()
-
-    def bury(self, clear: Callable[[], None]) -> None:
-        """Give everything back, as soon as nobody waits on it."""
-        with self._lock:
-            clear()
-            self._buried = True
-            self._settle()
-
-    @property
-    def _is_received(self) -> bool:
-        return self._reception is not None and self._reception.is_on
-
-    def _settle(self) -> None:
-        if self._give_back is not None and not self._is_received:
-            self._give_back()
-            self._give_back = None
-
-
-# What a pass needs of its workers, wherever they run: local processes and Ray actors keep it alike.
-#
-# Laws:
-#
-# * A worker makes no more batches ahead than it was asked for: what it may hold is bounded in number and
-#   bytes.
-# * After its last batch comes its job's end, what the job raised, or its death, each time anew that one
-#   asks.
-# * Whoever waits for workers waits on descriptors: a thread and a coroutine alike, for any number of any
-#   kind.
-
-Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
-"""What a worker does: called in its process, it returns an iterator of ``(batch, note)``."""
+# Waiting on descriptors: a thread by ``poll``, a coroutine through its own loop.
 
 
 class BatchSource(Protocol):
     """Something that ``poll`` can wait for."""
 
     def fileno(self) -> int: ...
-
-
-class AnyWorker(Protocol):
-    """One job that runs elsewhere, as its consumer sees it."""
-
-    @property
-    def number(self) -> int:
-        """Its place in the pool, from 0."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """What messages call it, such as ``"worker 1 (pid 4711)"``."""
-        ...
-
-    @property
-    def has_died(self) -> bool:
-        """Whether what comes after the last batch is the worker's own death, and not what its job raised."""
-        ...
-
-    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
-        """The next ``(batch, note)``, None if one has to wait for it.
-
-        Args:
-            ready: What ``wait_any`` gave since this was None; empty before.
-
-        Raises:
-            EndOfChannel: The job has ended, and every batch was received.
-            Exception: What the job raised, with its own type where that can be had here and as a RuntimeError
-                otherwise, with what it came from, and with its frames as a note.
-            WorkerDiedError: The worker ended without finishing the job.
-            ChannelClosed: It was closed.
-        """
-        ...
-
-    def begin_receiving(self, reception: Reception) -> None:
-        """Keep the sources open while that is on: somebody waits on them. ChannelClosed if they are not."""
-        ...
-
-    def end_receiving(self) -> None:
-        """It is not on any more: they may be closed."""
-        ...
-
-    def sources(self) -> Sequence[BatchSource]:
-        """What is readable when there is something to receive."""
-        ...
-
-    def observe(self) -> str:
-        """What it is at: half a sentence, and its Python stack if that can be had. Takes seconds at most."""
-        ...
-
-    async def observe_async(self) -> str:
-        """Like ``observe``, from a coroutine."""
-        ...
-
-
-class AnyPool(Protocol):
-    """The workers of one pass, which are started and closed together."""
-
-    @property
-    def workers(self) -> Sequence[AnyWorker]:
-        """Those that work now, by their number."""
-        ...
-
-    def replace(self, number: int, job: Job) -> object:
-        """Start another worker in the place of worker ``number``, which has died."""
-        ...
-
-    def close(self) -> None:
-        """End all workers, and return once they have ended. Idempotent, from any thread."""
-        ...
-
-
-# Waiting on descriptors themselves: a thread by ``poll``, a coroutine through its own loop.
 
 
 def wait_readable(sources: Iterable[BatchSource], deadline: float | None) -> list[int]:

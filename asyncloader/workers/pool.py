@@ -2,8 +2,8 @@
 
 Laws:
 
-* A job that cannot be sent is told before any process starts.
-* Only a worker that has died can be replaced. Whatever is being started while the pool is closed ends too.
+* A job that cannot be pickled raises before any process starts.
+* Only a worker that has died can be replaced. A worker that starts while the pool is closed ends too.
 * ``close`` takes less than a second, also when a job does not react, and leaves nothing behind but the
   tensors that the user kept.
 """
@@ -18,28 +18,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pickle import PickleBuffer
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from ..flow.channel import ChannelClosed
 from ..flow.process import import_path
 from .by_value import dumps_outward
 from .forkserver import ForkServer
 from .lifeline import describe_process, wait_ended
-from .link import (
-    AnyWorker,
-    BatchSource,
-    Job,
-    Reception,
-    Setting,
-    socketpair,
-    store,
-    wait_readable,
-    wait_readable_async,
-)
+from .link import BatchSource, Setting, socketpair, store, wait_readable, wait_readable_async
 from .slots import InboundSlots, SharedStore
-from .worker import GRACE_S, Worker
+from .worker import GRACE_S, AnyWorker, Job, Reception, Worker
 
 # Several workers at once: waiting for any of them, and ending all.
 
@@ -48,7 +39,10 @@ _KILL_DEADLINE_S = 5.0
 
 
 def wait_any(workers: Sequence[AnyWorker], deadline: float | None) -> list[int]:
-    """Block this thread until one of them has something to tell; the descriptors, none at the deadline.
+    """Block this thread until one of them may have something to receive.
+
+    Returns:
+        The descriptors that are readable; none at the deadline.
 
     Raises:
         ChannelClosed: One of them was closed.
@@ -82,30 +76,14 @@ def _let_go(workers: Sequence[AnyWorker]) -> None:
         worker.end_receiving()
 
 
-def close_workers(workers: Sequence[Worker]) -> None:
-    """Ask all to end, kill those that do not, and give back what they held. Takes the time of one."""
-    if any(worker.is_inherited for worker in workers):
-        for worker in workers:
-            worker.abandon()
-        return
-    for worker in workers:
-        worker.let_go()
-    lifelines = [worker.lifeline for worker in workers]
-    wait_ended(lifelines, max((worker.grace_s for worker in workers), default=0.0))
-    for lifeline in lifelines:
-        lifeline.kill()
-    wait_ended(lifelines, _KILL_DEADLINE_S)
-    for worker in workers:
-        worker.bury()
-
-
-# The workers of a pool, wherever they run: who is there, and the end of all, also of those yet to come.
+# The workers of a pool, wherever they run, and the end of all, also of those still to be started.
 
 W = TypeVar("W", bound=AnyWorker)
+W_co = TypeVar("W_co", bound=AnyWorker, covariant=True)
 
 
 class WorkerRegistry(ABC, Generic[W]):
-    """What a pool and its finalizer have in common, since what a finalizer refers to is never collected."""
+    """What a pool and its finalizer share: a finalizer's arguments are never collected."""
 
     def __init__(self) -> None:
         #: Those that work now, by their number.
@@ -115,43 +93,133 @@ class WorkerRegistry(ABC, Generic[W]):
         self._lock = threading.RLock()
 
     def enlist(self, worker: W) -> None:
-        """Take in a worker, in the place of the one of its number.
+        """Add a worker, in the place of the previous one of its number.
 
         Raises:
-            ChannelClosed: The pool was closed while the worker was asked for; it is ended too.
+            ChannelClosed: The pool was closed while the worker was started; it is ended too.
         """
         with self._lock:
             self.workers[worker.number : worker.number + 1] = [worker]
             closed = self._closed
         if closed:
-            self.dismiss([worker])
+            self.end([worker], for_good=False)
             raise ChannelClosed
 
     def close(self) -> None:
-        """End all workers that there are and that may yet come, and let go of what they share."""
+        """End all workers, also those still to be started, and let go of what they share."""
         with self._lock:
             self._closed = True
             workers = list(self.workers)
-        self._end(workers)
+        self.end(workers, for_good=True)
 
     @abstractmethod
-    def dismiss(self, workers: Sequence[W]) -> None:
-        """End those, of which nothing more is expected."""
-
-    @abstractmethod
-    def _end(self, workers: Sequence[W]) -> None:
-        """End all, and let go of what they share."""
+    def end(self, workers: Sequence[W], for_good: bool) -> None:
+        """End these workers; the last ones, if it is for good, with what they share."""
 
 
-class WorkerPool:
-    """Workers, one a job, started and closed together. Constructing starts nothing; ``with`` does.
+class AnyPool(ABC, Generic[W_co]):
+    """The workers of one pass, started and closed together. Constructing starts nothing; ``with`` does.
 
     Args:
-        jobs: Called without arguments, or with ``shared``, in a process of its own, each returns an
+        jobs: Called without arguments, or with what the jobs share, in a process of its own, each returns an
             iterator of ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__``
             work. A job seeds its own random number generators: all workers inherit the same state.
-        prefetch: How many batches each worker makes ahead of those received. 0: it makes each only when
-            somebody waits for it.
+        registry: Of its workers.
+    """
+
+    def __init__(self, jobs: Sequence[Job], registry: WorkerRegistry[W_co]) -> None:
+        self._jobs = list(jobs)
+        self._registry = registry
+        self._finalizer = weakref.finalize(self, registry.close)
+
+    @property
+    def workers(self) -> Sequence[W_co]:
+        """Those that work now, by their number."""
+        return self._registry.workers
+
+    def start(self) -> None:
+        """Start a worker for each job.
+
+        Raises:
+            Exception: What cloudpickle raises for a job that cannot be sent; no worker was started. Or see
+                the classes of pools.
+        """
+        pickled = [pickled_job(number, job) for number, job in enumerate(self._jobs)]
+        self._jobs.clear()
+        try:
+            self._start(pickled)
+        except BaseException:
+            self.close()
+            raise
+
+    def replace(self, number: int, job: Job) -> W_co:
+        """Start another worker in the place of worker ``number``, which has died.
+
+        It gets the surroundings that the first one got. Returns without waiting until it is there; one that
+        cannot be started has died.
+
+        Raises:
+            ChannelClosed: The pool was closed, maybe meanwhile.
+            RuntimeError: The fork server has ended, and no other one can be started, or not in time.
+        """
+        pickled = pickled_job(number, job)
+        self._registry.end([self.workers[number]], for_good=False)
+        worker = self._start_another(number, pickled)
+        self._registry.enlist(worker)
+        return worker
+
+    def close(self) -> None:
+        """End all workers, and return once they have ended. Idempotent, from any thread."""
+        if self._finalizer.alive:
+            self._registry.close()
+            self._finalizer.detach()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _start(self, jobs: Sequence[bytes]) -> None:
+        """Start workers for these pickled jobs, and enlist each."""
+
+    @abstractmethod
+    def _start_another(self, number: int, job: bytes) -> W_co:
+        """Start another worker of this number."""
+
+
+class _Processes(WorkerRegistry[Worker]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared: SharedStore | None = None
+
+    def end(self, workers: Sequence[Worker], for_good: bool) -> None:
+        """Ask all to end, kill those that do not, and release what they held. Takes the time of one."""
+        if for_good and self.shared is not None:
+            self.shared.close()
+        if any(worker.is_inherited for worker in workers):
+            for worker in workers:
+                worker.abandon()
+            return
+        for worker in workers:
+            worker.let_go()
+        lifelines = [worker.lifeline for worker in workers]
+        wait_ended(lifelines, max((worker.grace_s for worker in workers), default=0.0))
+        for lifeline in lifelines:
+            lifeline.kill()
+        wait_ended(lifelines, _KILL_DEADLINE_S)
+        for worker in workers:
+            worker.bury()
+
+
+class WorkerPool(AnyPool[Worker]):
+    """Processes of this machine, one a job.
+
+    Args:
+        jobs: See ``AnyPool``.
+        prefetch: How many batches each worker makes ahead of those received, at least 1.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
             let in. Without a bound by default, since the count is one.
         spare_bytes: Bound on what the free slots of one worker hold, which spare it new pages for each batch.
@@ -165,8 +233,10 @@ class WorkerPool:
             pickle. Stored once for all workers, when they are started.
 
     Raises:
-        ValueError: ``prefetch`` is negative.
+        ValueError: ``prefetch`` is less than 1.
     """
+
+    _registry: _Processes
 
     def __init__(
         self,
@@ -181,106 +251,64 @@ class WorkerPool:
         shared: tuple[bytes, Sequence[PickleBuffer]] | None = None,
     ) -> None:
         if prefetch < 1:
-            raise ValueError(f"prefetch must not be negative, but is {prefetch}")
-        self._jobs = list(jobs)
-        self._prefetch = prefetch
-        self._prefetch_bytes = prefetch_bytes
-        self._spare_bytes = spare_bytes
+            raise ValueError(f"prefetch must be 1 or more, but is {prefetch}")
+        super().__init__(jobs, _Processes())
+        self._make_setting = partial(
+            Setting, number=0, prefetch=prefetch, prefetch_bytes=prefetch_bytes, spare_bytes=spare_bytes
+        )
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._start_timeout_s = start_timeout_s
         self._server = server
         self._shared = shared
         self._setting: Setting | None = None
-        self._crew = _Processes()
-        self._finalizer = weakref.finalize(self, self._crew.close)
 
-    def start(self) -> None:
-        """Start a worker for each job.
+    def _start(self, jobs: Sequence[bytes]) -> None:
+        """Start the processes.
 
         Raises:
-            Exception: What cloudpickle raises for a job that cannot be sent; no process was started.
             RuntimeError: The workers could not be started; see ``ForkServer``.
             TimeoutError: They were not started in time. The server goes on: another pool may have them.
         """
         assert self._setting is None, "a pool starts once"
-        pickled = [pickled_job(number, job) for number, job in enumerate(self._jobs)]
-        self._jobs.clear()
         server = self._server = self._server or ForkServer.shared()
-        self._setting = Setting(
-            number=0,
-            prefetch=self._prefetch,
-            prefetch_bytes=self._prefetch_bytes,
-            spare_bytes=self._spare_bytes,
-            path=import_path(),
-            argv=list(sys.argv),
-            directory=os.getcwd(),
-            environment=dict(os.environ),
+        self._setting = self._make_setting(
+            path=import_path(), argv=list(sys.argv), directory=os.getcwd(), environment=dict(os.environ)
         )
-        try:
-            if self._shared is not None:
-                self._crew.shared = SharedStore(*self._shared)
-                self._shared = None
-            with self._start_bounded(server) as deadline:
-                for number, job in enumerate(pickled):
-                    self._crew.enlist(self._ask_for(server, number, job, deadline))
-                for worker in self.workers:
-                    worker.lifeline.wait_started(deadline)
-        except BaseException:
-            self.close()
-            raise
+        if self._shared is not None:
+            self._registry.shared = SharedStore(*self._shared)
+            self._shared = None
+        with self._start_bounded(server) as deadline:
+            for number, job in enumerate(jobs):
+                self._registry.enlist(self._ask_for(server, number, job, deadline))
+            for worker in self.workers:
+                worker.lifeline.wait_started(deadline)
 
-    @property
-    def workers(self) -> list[Worker]:
-        """Those that work now, by their number."""
-        return self._crew.workers
-
-    def replace(self, number: int, job: Job) -> Worker:
-        """Start another process in the place of worker ``number``, which has died.
-
-        What it finds around itself is what the first one found. Returns without waiting until it is there;
-        one that cannot be started has died.
-
-        Raises:
-            ChannelClosed: The pool was closed, maybe meanwhile.
-            RuntimeError: The fork server has ended, and no other one can be started, or not in time.
-        """
-        pickled, server = pickled_job(number, job), self._server
-        self._crew.dismiss([self.workers[number]])
+    def _start_another(self, number: int, job: bytes) -> Worker:
+        server = self._server
         if server is None:
             raise ChannelClosed
         try:
-            worker = self._ask_for(server, number, pickled, None)
+            return self._ask_for(server, number, job, None)
         except RuntimeError:
             if server.alive:
                 raise
-            server = ForkServer.shared()  # it has ended, and so its other workers have died too
-            try:
-                with self._start_bounded(server) as deadline:
-                    worker = self._ask_for(server, number, pickled, deadline)
-            except TimeoutError as late:
-                # Such an error means elsewhere that a batch may still come.
-                raise RuntimeError(str(late)) from None
-        self._crew.enlist(worker)
+        server = ForkServer.shared()  # it has ended, and so its other workers have died too
+        try:
+            with self._start_bounded(server) as deadline:
+                worker = self._ask_for(server, number, job, deadline)
+        except TimeoutError as late:
+            # A TimeoutError would mean that a batch may still come.
+            raise RuntimeError(str(late)) from None
         self._server = server
         return worker
 
     def close(self) -> None:
-        """End all workers, and return once they have ended. Idempotent, from any thread."""
-        if self._finalizer.alive:
-            self._crew.close()
-            self._finalizer.detach()
+        super().close()
         self._server = None
-
-    def __enter__(self) -> WorkerPool:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextmanager
     def _start_bounded(self, server: ForkServer) -> Iterator[float | None]:
-        """Until when workers may take to start; a ``TimeoutError`` within says what the server is at."""
+        """The deadline for starting workers; a ``TimeoutError`` within names the state of the server."""
         bound_s = self._start_timeout_s
         try:
             yield None if bound_s is None else monotonic() + bound_s
@@ -298,8 +326,8 @@ class WorkerPool:
         stored, shared = [store(replace(self._setting, number=number), job)], None
         ours, theirs = socketpair()
         try:
-            if self._crew.shared is not None:
-                stored.append(shared := self._crew.shared.duplicate())
+            if self._registry.shared is not None:
+                stored.append(shared := self._registry.shared.duplicate())
             lifeline = server.fork(theirs, stored[0], shared, deadline)
         except BaseException:
             ours.close()
@@ -308,22 +336,8 @@ class WorkerPool:
             theirs.close()
             for descriptor in stored:
                 os.close(descriptor)
-        slots = InboundSlots(self._spare_bytes)
+        slots = InboundSlots(self._setting.spare_bytes)
         return Worker(number, ours, lifeline, slots, self._grace_s)
-
-
-class _Processes(WorkerRegistry[Worker]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared: SharedStore | None = None
-
-    def dismiss(self, workers: Sequence[Worker]) -> None:
-        close_workers(workers)
-
-    def _end(self, workers: Sequence[Worker]) -> None:
-        if self.shared is not None:
-            self.shared.close()
-        close_workers(workers)
 
 
 def pickled_job(number: int, job: Job) -> bytes:

@@ -1,9 +1,9 @@
 """An error on its way from a worker to the parent: type, text, attributes, notes, frames, what it came from.
 
-Pickled as usual an error loses all but the first three, and many cannot be rebuilt at all: it would be made
-by its type from its ``args``, which need not be what its ``__init__`` takes. So here it is made without
-``__init__``; what does not pickle among its attributes is left out, and frames become a note. Where that
-cannot be, a RuntimeError takes its place, and tells its type and its text.
+Pickled as usual an error loses all but the first three, and many cannot be rebuilt at all: pickle calls the
+type with the ``args``, which may differ from what its ``__init__`` takes. So here it is made without
+``__init__``; attributes that do not pickle are left out, and frames become a note. Where that fails, a
+RuntimeError with its type and its text takes its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Dumped: TypeAlias = tuple[bytes, bytes]
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for classes made by a ``class`` statement
 
-# Raised in the parent each of them would be taken for an end, or would end more than the loop over batches.
+# If these were raised in the parent, they would be mistaken for an end, or end more than the loop over
+# batches.
 _MISTAKEN = (StopIteration, StopAsyncIteration, EndOfChannel, ChannelClosed)
 
 
@@ -32,7 +33,7 @@ def dump_error(error: BaseException, place: str) -> Dumped:
 
     Args:
         error: As it was raised.
-        place: Where, told in a note together with the frames.
+        place: Where, named in a note together with the frames.
     """
     stand_in = _stand_in(error)
     plain = _dump(stand_in, place, own=False, chained=False)
@@ -40,7 +41,7 @@ def dump_error(error: BaseException, place: str) -> Dumped:
 
 
 def load_error(dumped: Dumped) -> Exception:
-    """The error, or the one in its place where its type cannot be had here; anew each time."""
+    """The error, or its stand-in where its type is not available here; a new one each time."""
     for pickled in dumped:
         try:
             error = pickle.loads(pickled)
@@ -48,7 +49,7 @@ def load_error(dumped: Dumped) -> Exception:
             continue
         if isinstance(error, Exception):
             return error
-    raise AssertionError("an error that stands in for another one can be rebuilt anywhere")
+    raise AssertionError("the stand-in for an error can be rebuilt anywhere")
 
 
 def _attempts(error: BaseException, stand_in: Exception, place: str) -> Iterator[bytes]:
@@ -88,7 +89,7 @@ def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return "<its text cannot be had: str() failed>"
+        return "<no text: str() failed>"
 
 
 def _notes_of(error: BaseException) -> list[str]:
@@ -107,12 +108,12 @@ class _ErrorPickler(Homeward):
 
     Args:
         file: Where to.
-        error: The error that all is about; it is said where it happened, whether or not there are frames.
+        error: The outermost error; it always gets a note of the place, even without frames.
         place: Where it happened.
-        own: Go by the ``__reduce__`` of those that define one.
-        chained: Keep what they came from as objects; else it is told with the frames.
-        tried: By id each value that was tried for itself, and whether it pickles. Shared by the picklers
-            that try the values within: each is tried once, however many errors hold it.
+        own: Use the ``__reduce__`` of errors that define one.
+        chained: Keep causes and contexts as objects; otherwise they are part of the note with the frames.
+        tried: By id each value that was pickled on its own, and whether it pickles. Shared by the picklers
+            for the values within: each value is tried once, even if several errors refer to it.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class _ErrorPickler(Homeward):
         elif error is self._error:
             notes.append(self._place)
         state = (attributes, notes, cause, context, error.__suppress_context__)
-        # The state is set by a function once the object is known to the pickle: errors go in circles.
+        # The state is set by a function once the pickle knows the object: errors may form cycles.
         return make, arguments, state, None, None, _complete
 
     def _parts(self, error: BaseException) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
@@ -170,8 +171,8 @@ class _ErrorPickler(Homeward):
     def _pickles(self, value: Any) -> bool:
         if id(value) in self._tried:
             return self._tried[id(value)][1]
-        # Kept, so that its id stays its own. In a circle it is met again while it is tried: that it does
-        # not pickle, the outermost trial finds out.
+        # Kept, so that its id is not reused. In a cycle it is met again while it is tried: whether it pickles
+        # is then found out by the outermost trial.
         self._tried[id(value)] = value, True
         file = io.BytesIO()
         try:
@@ -215,7 +216,7 @@ def _complete(error: BaseException, state: tuple[Any, ...]) -> None:
 
 
 class _Gone:
-    """Stands in an error's ``args`` for a value that does not pickle, and looks like it."""
+    """Stands in an error's ``args`` for a value that does not pickle, with the same text."""
 
     def __init__(self, value: object) -> None:
         self._shown, self._text = repr(value), str(value)

@@ -1,33 +1,35 @@
-"""One worker process as the parent sees it: its batches are received one by one, until it ends.
+"""One worker as its consumer sees it: its batches are received one by one, until it ends.
 
 Laws:
 
 * The parent starts no thread and no task for its workers. A worker's socket is the bounded channel: it
-  holds no more batches than there are credits, and whoever receives waits on the socket itself, a thread
-  by ``poll`` and a coroutine through its own loop. Unpickling happens where the batch is received.
-* A batch that was sent whole is delivered, whatever became of its worker. After the last one comes the
-  job's end, its error, or WorkerDiedError, each time anew that one asks; nothing else is ever an end.
+  holds at most as many batches as there are credits. The receiver waits on the socket itself, a thread by
+  ``poll`` and a coroutine through its own loop. Unpickling happens where the batch is received.
+* A batch that was sent whole is delivered, even if its worker has died since. After the last batch, each call
+  raises the job's end, its error, or WorkerDiedError; nothing else is ever an end.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 from ..errors import WorkerDiedError, describe_exit, raise_told
 from ..flow.channel import ChannelClosed, EndOfChannel
-from .lifeline import Lifeline, observe, observe_async
+from ..flow.engine import run_in_thread
+from .lifeline import Lifeline, observe
 from .link import (
     DONT_WAIT,
     FROM_WORKER,
     MOST_FREED,
+    BatchSource,
     FromWorker,
     Grant,
-    ReceiveLock,
-    Reception,
     receive_message,
     send_grant,
 )
@@ -35,21 +37,171 @@ from .packing import unpack
 from .raised import load_error
 from .slots import InboundSlots
 
+Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
+"""What a worker does: called in its process, it returns an iterator of ``(batch, note)``."""
+
+
+class Reception:
+    """One wait, for one worker or several.
+
+    Attributes:
+        is_on: Unset before ``AnyWorker.end_receiving``, by an assignment: a signal's handler can interrupt
+            any call, but not that.
+    """
+
+    __slots__ = ("is_on",)
+
+    def __init__(self) -> None:
+        self.is_on = True
+
+
+class AnyWorker(ABC):
+    """One job that runs elsewhere: in a process of this machine, or in a Ray actor.
+
+    It makes only as many batches ahead as were requested, so that what it may hold is bounded in number and
+    bytes. A consumer waits for it on descriptors, which stay open as long as it does.
+
+    Args:
+        number: Its place in the pool, from 0.
+
+    Attributes:
+        number: Likewise.
+        has_died: Whether the worker itself has died, rather than that its job raised an error.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.has_died = False
+        self._owner = os.getpid()
+        #: Makes what is raised after the last batch, anew each time; None while batches may come.
+        self._verdict: Callable[[], BaseException] | None = None
+        #: Whether nothing more is wanted of it.
+        self._is_over = False
+        self._receiving_lock = threading.Lock()
+        self._reception: Reception | None = None
+        self._is_buried = self._is_given_back = False
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What messages call it, such as ``"worker 1 (pid 4711)"``."""
+
+    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+        """The next batch, without waiting for it.
+
+        Args:
+            ready: What ``wait_any`` returned since this returned None; empty before.
+
+        Returns:
+            ``(batch, note)`` as the job yielded them; None if there is none yet.
+
+        Raises:
+            EndOfChannel: The job has ended, and every batch was received.
+            Exception: What the job raised, with its own type where that can be rebuilt here and as a
+                RuntimeError otherwise, with its causes, and with its frames as a note.
+            WorkerDiedError: The worker ended without finishing the job.
+            ChannelClosed: It was closed.
+        """
+        reception = Reception()
+        try:
+            self.begin_receiving(reception)
+            return self._receive(ready)
+        finally:
+            reception.is_on = False
+            self.end_receiving()
+
+    def begin_receiving(self, reception: Reception) -> None:
+        """Keep the sources open while the reception is on: the caller waits on them.
+
+        Raises:
+            ChannelClosed: The worker was closed.
+            RuntimeError: Another caller receives.
+        """
+        with self._receiving_lock:
+            if self._is_over:
+                raise ChannelClosed
+            if self._is_received:
+                raise RuntimeError(f"worker {self.number} has a receiver already; it serves one at a time")
+            self._reception = reception
+
+    def end_receiving(self) -> None:
+        """The reception is off: the sources may be closed."""
+        if self._is_buried:  # else ``bury`` is still to come, and closes them
+            with self._receiving_lock:
+                self._settle()
+
+    @abstractmethod
+    def sources(self) -> Sequence[BatchSource]:
+        """What is readable when there is something to receive."""
+
+    @abstractmethod
+    def observe(self) -> str:
+        """What it is doing: half a sentence, and its Python stack if available. Takes seconds at most."""
+
+    async def observe_async(self) -> str:
+        """Like ``observe``, from a coroutine."""
+        observed: list[str] = []
+        await run_in_thread(lambda: observed.append(self.observe()), "asyncloader-observe")
+        return observed[0]
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a copy in a process forked from the worker's owner."""
+        return self._owner != os.getpid()
+
+    def let_go(self) -> None:
+        """Ask the job to end, and wake the receiver. Idempotent."""
+        with self._receiving_lock:
+            if not self._is_over:
+                self._is_over = True
+                self._wake()
+
+    def bury(self) -> None:
+        """Release everything; the sources as soon as no receiver waits on them."""
+        with self._receiving_lock:
+            self._clear()
+            self._is_buried = True
+            self._settle()
+
+    @property
+    def _is_received(self) -> bool:
+        return self._reception is not None and self._reception.is_on
+
+    def _settle(self) -> None:
+        if not self._is_given_back and not self._is_received:
+            self._is_given_back = True
+            self._close_sources()
+
+    @abstractmethod
+    def _receive(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+        """See ``receive_nowait``; called while a reception is on."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Tell the receiver, and the job if it listens, that it is over."""
+
+    @abstractmethod
+    def _clear(self) -> None:
+        """Let go of what was received."""
+
+    @abstractmethod
+    def _close_sources(self) -> None:
+        """Close what a receiver waits on; called once."""
+
+
 # A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
 # felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
 GRACE_S = 0.3
 
 
-_Announced: TypeAlias = tuple[int, int, bytes]
-"""A batch that has come: its slot, or 0, and the message about it: where in the slot it lies, or itself."""
+class Worker(AnyWorker):
+    """One process of a ``WorkerPool``, running one job.
 
-
-class Worker:
-    """One process running one job, an ``AnyWorker`` of a ``WorkerPool``.
+    Tensors and arrays of 16 KiB and more that it sends lie in shared memory, which is reused once all of a
+    batch's are gone.
 
     Attributes:
-        number: Its place in the pool, from 0.
-        pid: Its process id; None before it was started.
+        lifeline: What the fork server reports of it.
         grace_s: How long it may take to end when it is closed.
     """
 
@@ -61,107 +213,69 @@ class Worker:
         slots: InboundSlots,
         grace_s: float = GRACE_S,
     ) -> None:
-        self.number = number
+        super().__init__(number)
+        self.lifeline = lifeline
         self.grace_s = grace_s
-        self._owner = os.getpid()
         self._connection = connection
-        self._lifeline = lifeline
         self._slots = slots
-        self._tenure = ReceiveLock(number, self._close_sockets)
         self._owed = Grant(0, (), ())
         self._silent = False
-        self._verdict: Callable[[], Exception] | None = None
 
     @property
     def pid(self) -> int | None:
-        return self._lifeline.pid
-
-    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
-        """See ``AnyWorker``.
-
-        Returns:
-            ``(batch, note)`` as the job yielded them. Tensors and arrays of 16 KiB and more lie in
-            shared memory, which is reused once all of this batch's are gone.
-        """
-        reception = Reception()
-        try:
-            self.begin_receiving(reception)
-            batch = self._next_batch(ready)
-            return None if batch is None else self._take(*batch)
-        finally:
-            reception.is_on = False
-            self.end_receiving()
+        """Its process id; None before it was started."""
+        return self.lifeline.pid
 
     @property
     def name(self) -> str:
         return f"worker {self.number} (pid {self.pid})"
 
     def observe(self) -> str:
-        return observe(self._lifeline)
-
-    async def observe_async(self) -> str:
-        return await observe_async(self._lifeline)
-
-    @property
-    def has_died(self) -> bool:
-        """Whether what comes after the last batch is the worker's own death, and not what its job raised."""
-        return self._verdict == self._death
-
-    # --- waiting ---
-
-    def begin_receiving(self, reception: Reception) -> None:
-        self._tenure.begin_receiving(reception)
-
-    def end_receiving(self) -> None:
-        self._tenure.end_receiving()
+        return observe(self.lifeline)
 
     def sources(self) -> list[socket.socket | Lifeline]:
         # The end of a stream stays readable for ever: waiting on it again would spin.
-        return [self._lifeline] if self._silent else [self._connection, self._lifeline]
+        return [self.lifeline] if self._silent else [self._connection, self.lifeline]
 
     # --- the messages ---
 
-    def _next_batch(self, ready: Collection[int]) -> _Announced | None:
-        """The next batch, or None if one has to wait; raises what comes after the last one.
-
-        Args:
-            ready: The descriptors that were found readable just now, if somebody has looked.
-        """
+    def _receive(self, ready: Collection[int]) -> tuple[Any, Any] | None:
         is_all_there = False
         while self._verdict is None:
-            if self._tenure.is_over:
+            if self._is_over:
                 raise ChannelClosed
             try:
                 message, descriptors = receive_message(self._connection, DONT_WAIT)
             except BlockingIOError:
                 message, descriptors = b"", ()
             except ConnectionError:
-                # Told once, before what is queued: the worker ended with a grant unread.
+                # Raised once, before what is queued: the worker ended with a grant unread.
                 continue
             else:
                 self._silent = not message
             if message:
                 batch = self._understand(message, descriptors)
                 if batch is not None:
-                    return batch
+                    return self._take(*batch, message)
             elif is_all_there:
-                self._verdict = self._death
+                self.has_died, self._verdict = True, self._death
             elif self._hears_of_death(ready):
-                is_all_there = True  # whatever it has sent: an empty socket is the end from now on
+                is_all_there = True  # all that it has sent: an empty socket is the end afterwards
             else:
                 return None
         raise_told(self._verdict())
 
     def _hears_of_death(self, ready: Collection[int]) -> bool:
-        # Asked only where there is an answer: each look is a system call, and there is one for each batch.
-        return (self._lifeline.ended or self._lifeline.fileno() in ready) and self._lifeline.advance()
+        # Looks only where there is something: each look is a system call, once a batch.
+        return (self.lifeline.ended or self.lifeline.fileno() in ready) and self.lifeline.advance()
 
-    def _understand(self, message: bytes, descriptors: Sequence[int]) -> _Announced | None:
+    def _understand(self, message: bytes, descriptors: Sequence[int]) -> tuple[int, int] | None:
+        """Of a batch its slot, or 0, and where in that its message lies if it is not the rest of this one."""
         kind, slot, at = FROM_WORKER.unpack_from(message)
         for descriptor in descriptors:
             self._slots.add(slot, descriptor)
         if kind == FromWorker.BATCH:
-            return slot, at, message
+            return slot, at
         if kind == FromWorker.DROP:
             self._slots.drop(slot)
         elif kind == FromWorker.END:
@@ -191,11 +305,11 @@ class Worker:
         except BlockingIOError:
             return  # a backlog of unread grants: there are batches to come, and this goes with the next
         except OSError:
-            return  # the worker has gone; what it sent and how it ended is still to be read
+            return  # the worker has ended; what it sent and how it ended is still to be read
         self._owed = Grant(0, (), ())
 
     def _death(self) -> WorkerDiedError:
-        exitcode, failure = self._lifeline.exitcode, self._lifeline.failure
+        exitcode, failure = self.lifeline.exitcode, self.lifeline.failure
         how = describe_exit(exitcode) if failure is None else f"could not be started: {failure}"
         return WorkerDiedError(
             f"a worker process {how}, before its job had ended",
@@ -206,35 +320,21 @@ class Worker:
 
     # --- the end ---
 
-    @property
-    def lifeline(self) -> Lifeline:
-        return self._lifeline
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this is a copy in a process forked from the worker's owner."""
-        return self._owner != os.getpid()
-
-    def let_go(self) -> None:
-        """Tell the job to end, and whoever receives that it is over."""
-        self._tenure.end(self._shut_down)
-
-    def bury(self) -> None:
-        """Give everything back; if the process still lives, it is killed."""
-        self._tenure.bury(self._slots.clear)
-
     def abandon(self) -> None:
-        """In a forked process: let go of the copies, and leave the worker to its owner."""
-        self._tenure.is_over = True
+        """In a forked process: close the copies, and leave the worker to its owner."""
+        self._is_over = True
         self._connection.close()
-        self._lifeline.close()
+        self.lifeline.close()
 
-    def _shut_down(self) -> None:
+    def _wake(self) -> None:
         # Unlike close this reaches through the copies that a process forked by the user holds.
         with suppress(OSError):  # the worker has gone
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _close_sockets(self) -> None:
-        self._lifeline.kill()
+    def _clear(self) -> None:
+        self._slots.clear()
+
+    def _close_sources(self) -> None:
+        self.lifeline.kill()
         self._connection.close()
-        self._lifeline.close()
+        self.lifeline.close()

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from asyncloader.device.carriers import Pinner, Uploader
-from asyncloader.device.slabs import CudaBackend
+from asyncloader.device.slabs import Accelerator
 
 Batch = list[torch.Tensor]
 
@@ -38,7 +38,7 @@ def batches() -> dict[str, Batch]:
 
 
 def ways(device: torch.device) -> dict[str, Callable[[Batch], Any]]:
-    backend = CudaBackend(device)
+    backend = Accelerator(device)
     # This thread is stage and consumer at once, so that one batch can be timed.
     backend.enter_thread()
     pinner = Pinner(backend)

@@ -44,7 +44,7 @@ class FakeEvent:
 
 
 class FakeBackend:
-    """Keeps ``Backend``; watches who calls what."""
+    """Has the methods of ``Accelerator``, and checks which thread calls each."""
 
     def __init__(self, lucky: Callable[[], bool] = lambda: False) -> None:
         self.lucky = lucky

@@ -473,7 +473,8 @@ def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it() -> None
             for batch, _ in batches:
                 found += batch
         assert f"(pid {pid})" in str(caught.value)
-        assert "is stopped (the signal SIGCONT has it go on); no Python stack can be had" in str(caught.value)
+        told = str(caught.value)
+        assert "is stopped (the signal SIGCONT has it go on); its Python stack is not available" in told
     finally:
         os.kill(pid, signal.SIGCONT)
     while len(found) < 400:
@@ -509,7 +510,7 @@ def test_a_timeout_leaves_handlers_of_the_users_own_alone(tmp_path: Path) -> Non
     batches = opened(loader)
     for _ in range(2):
         told = _told_of(mark, batches)
-        assert "is sleeping" in told and "no Python stack can be had" in told, "no signal has ended it"
+        assert "is sleeping" in told and "its Python stack is not available" in told, "no signal has ended it"
     loader.close()
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import asyncloader as al
 from asyncloader.observe.statistics import NetworkCounts
-from asyncloader.stores.local import LocalStore
 from asyncloader.stores import hub
 from asyncloader.stores.http import backend as http
+from asyncloader.stores.local import LocalStore
 from asyncloader.stores.objects import backend as objects
 from asyncloader.stores.router import Backend, ListedBackend, Stores, backend_of, lister_of
 from asyncloader.stores.store import Access

@@ -2,10 +2,10 @@
 
 Laws:
 
-* Calls of ``start``, ``next`` and ``finish`` come one after the other, on one thread, in the order of their
-  asking. ``let_go`` and ``observe`` come beside them, on another.
-* What user code raises is an answer, with its frames and notes: what Ray raises is the actor's death, and is
-  about nothing else.
+* Calls of ``start``, ``next`` and ``finish`` run one after the other, on one thread, in the order of the
+  calls. ``let_go`` and ``observe`` run beside them, on another.
+* What user code raises is an answer, with its frames and notes: an error of Ray's always means that the actor
+  has died.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from ..raised import dump_error
 from ..slots import keep_freed_memory
 from .options import RayWorkers, import_ray
 
-# What travels through Ray's object store: a pickle stream, and beside it large memory, which is not copied.
+# What is sent through Ray's object store: a pickle stream, and beside it large memory, which is not copied.
 #
-# Ray hands out what lies in its store as read-only, since any process that has the reference may map it. Of
-# a batch nobody has it but the process that asked for it, and that asks once: writing to it is like writing
-# to a batch of a local worker, which lies in shared memory too; and torch knows no read-only tensors. So
-# tensors and arrays are made over the store's own pages, writable, where the system lets this process write
-# there; else they are copied.
+# Ray returns what lies in its store as read-only, since any process that has the reference may map it. The
+# reference to a batch exists in one process only, which reads it once: writing to it is like writing to a
+# batch of a local worker, which lies in shared memory too; and torch has no read-only tensors. So tensors and
+# arrays are made over the store's own pages, writable, where the system lets this process write there;
+# elsewhere they are copied.
 
 Parts: TypeAlias = tuple[Any, Sequence[Any]]
-"""The pickle stream, and the buffers that are not in it: ``PickleBuffer`` on the way out, Ray's own then."""
+"""The pickle stream, and the buffers that are not in it: ``PickleBuffer`` when sent, Ray's when received."""
 
 # Results up to 100 KB come by message into Ray's heap, not through the store (max_direct_call_object_size).
-# To copy as much takes some microseconds, less than to find out where it lies.
+# Copying them takes some microseconds, less than finding out where they lie.
 _LEAST_SHARED_BYTES = 128 << 10
 
 
@@ -128,10 +128,10 @@ class ActorPlace(NamedTuple):
 
 
 class LaneWorker:
-    """A worker of a loader. Ray shows the name of the class to whoever looks at a cluster.
+    """A worker of a loader. Ray's tools show the name of this class.
 
     Args:
-        version: Of this package where the actor was asked for.
+        version: Of this package in the loader's process.
 
     Raises:
         RuntimeError: This node has another version.
@@ -140,8 +140,8 @@ class LaneWorker:
     def __init__(self, version: str) -> None:
         if version != __version__:
             raise RuntimeError(
-                f"this node has asyncloader {__version__}, and whoever asked for the worker has {version}; "
-                "install the same version on all nodes, or name it in RayWorkers(runtime_env=...)"
+                f"this node has asyncloader {__version__}, but the loader's process has {version}; install "
+                "the same version on all nodes, or name it in RayWorkers(runtime_env=...)"
             )
         self._number = 0
         self._batches: Any = iter(())
@@ -192,19 +192,19 @@ class LaneWorker:
             try:
                 self._batches.close()
             except Exception as error:
-                # Nobody else will hear of it. But that shards could not be read is no news then.
+                # No other code reports it. But errors of reading shards are expected then.
                 if not drop_frames(error):
                     traceback.print_exception(error)
 
     def let_go(self) -> None:
-        """Nobody wants more: end a wait for the next batch. Beside the other calls."""
+        """No further batches are needed: end a wait for the next one. Runs beside the other calls."""
         self._is_let_go = True
         let_go = getattr(self._batches, "let_go", None)
         if let_go is not None:
             let_go()
 
     def observe(self) -> str:
-        """The Python stack of the thread that makes batches. Beside the other calls."""
+        """The Python stack of the thread that makes batches. Runs beside the other calls."""
         frame = sys._current_frames().get(self._thread)
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
@@ -252,22 +252,22 @@ def _node() -> str:
 
 
 class Bench:
-    """Where a loader's actors sit whose jobs have ended, until another pass, or the loader's end.
+    """A loader's idle actors, whose jobs have ended, until another pass, or the loader's end.
 
     Args:
-        asked: What each actor is asked for with.
-        keeps: Whether any may sit there; else each is killed with its pass.
+        asked: What each actor is requested with.
+        keeps: Whether actors are kept; else each is killed with its pass.
     """
 
     def __init__(self, asked: RayWorkers, keeps: bool) -> None:
         self.asked = asked
         self.keeps = keeps
-        # Re-entrant: a garbage collection while it is held may end a pass, whose actors are seated.
+        # Re-entrant: a garbage collection while it is held may end a pass, whose actors are added.
         self._lock = threading.RLock()
-        #: Each with the connection to Ray by which it was made: after another ``ray.init()`` it is nobody's.
+        #: Each with the connection to Ray by which it was made: after another ``ray.init()`` it is lost.
         self._idle: list[tuple[str, Any]] = []
         self._owner = os.getpid()
-        # Not the bench itself: what a finalizer refers to is never collected.
+        # Not the bench itself: a finalizer's arguments are never collected.
         weakref.finalize(self, _kill, self._idle, self._owner)
 
     def take(self) -> Any | None:
@@ -282,12 +282,12 @@ class Bench:
         return None
 
     def seat(self, actor: Any) -> None:
-        """Keep an actor until it is taken or the bench is cleared."""
+        """Add an actor, until it is taken or the bench is cleared."""
         with self._lock:
             self._idle.append((_connection(), actor))
 
     def clear(self) -> None:
-        """Kill all that sit there. From any thread."""
+        """Kill all idle actors. From any thread."""
         with self._lock:
             _kill(self._idle, self._owner)
 
@@ -306,7 +306,7 @@ def _kill(idle: list[tuple[str, Any]], owner: int) -> None:
     while idle:
         _, actor = idle.pop()
         ray = import_ray()
-        # Where Ray has gone its actors have too, and to ask it would start another one.
+        # Where Ray has shut down its actors have ended, and calling it would start another cluster.
         if ray.is_initialized():
             with suppress(Exception):  # it was lost
                 ray.kill(actor)

@@ -1,4 +1,4 @@
-"""What is asked of Ray for the workers of a loader, in Ray's own words."""
+"""What the workers of a loader need from Ray, in Ray's own words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...quantity import as_count, as_whole
+
+_ACTOR_OPTIONS = (
+    "num_cpus", "num_gpus", "memory", "resources", "label_selector", "scheduling_strategy", "runtime_env",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,19 +68,12 @@ class RayWorkers:
 
     @property
     def actor_options(self) -> dict[str, Any]:
-        """What Ray's ``.options()`` is given; nothing for None, which older versions may not know."""
-        given = {
-            "memory": self.memory,
-            "resources": None if self.resources is None else dict(self.resources),
-            "label_selector": None if self.label_selector is None else dict(self.label_selector),
-            "runtime_env": None if self.runtime_env is None else dict(self.runtime_env),
-        }
-        chosen = {name: value for name, value in given.items() if value is not None}
+        """Keywords of Ray's ``.options()``; none for None, since older versions may not know the keyword."""
+        given = {name: getattr(self, name) for name in _ACTOR_OPTIONS}
         return {
-            "num_cpus": self.num_cpus,
-            "num_gpus": self.num_gpus,
-            "scheduling_strategy": self.scheduling_strategy,
-            **chosen,
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in given.items()
+            if value is not None
         }
 
     @property
@@ -98,13 +95,13 @@ def count_workers(workers: object, num_workers: object) -> Any:
     """
     if workers is None:
         count = as_whole(num_workers)  # Python's int, which a saved state can hold
-        return num_workers if count is None else count  # torch says what is wrong with it
+        return num_workers if count is None else count  # torch's error says what is wrong with it
     if not isinstance(workers, RayWorkers):
         raise TypeError(
             f"workers should be RayWorkers(...), or None for local ones, but got {workers!r}; a number of "
             "local processes is num_workers="
         )
-    # The same number is what such a loader has: Lightning makes it anew with that.
+    # The same number is allowed: Lightning makes the loader anew with it.
     if as_whole(num_workers) not in (0, workers.count):
         raise ValueError(
             "workers option is mutually exclusive with another num_workers, of local processes, but got "
@@ -139,8 +136,8 @@ def connect() -> Any:
     ray = import_ray()
     if ray.util.client.ray.is_connected():
         raise RuntimeError(
-            "RayWorkers cannot be used by Ray Client (ray://), which has no object store of its own; run "
-            "this program on a node of the cluster, such as by `ray job submit`"
+            "RayWorkers cannot be used through Ray Client (ray://), which has no object store of its own; "
+            "run this program on a node of the cluster, such as by `ray job submit`"
         )
     if not ray.is_initialized():
         ray.init()
