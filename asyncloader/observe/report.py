@@ -79,6 +79,9 @@ _WAITING_CPUS = 0.5
 # A batch of more is large: to copy it takes longer than the rest of sending it.
 _LARGE_BYTES = 1 << 20
 
+# A batch of tensors is unpacked in less than a tenth of this, so that more is the unpickling of objects.
+_UNPACKING_S = 1e-3
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -359,6 +362,9 @@ class _Case:
     def advice_on_transport(self) -> str:
         if self.statistics.size_bytes >= _LARGE_BYTES * self.statistics.batches:
             return "make batches smaller: leave out unused fields, use smaller dtypes"
+        unpacking_s = self.statistics.loop_stages_s.get(at.RECEIVING, 0.0)
+        if unpacking_s > _UNPACKING_S * self.statistics.batches:
+            return "return tensors or arrays: the training loop itself unpickles other objects of a batch"
         if self.setup.style == "stream":
             return _LARGER
         return f"{_LARGER}; or raise prefetch_factor, if some take much longer than others"

@@ -279,7 +279,9 @@ TORCHS = {
         advice="smaller",
         workers=(2,),
     ),
-    "batches of slow objects": Case("transport", lambda _: Records(), {"collate_fn": whole}, workers=(2,)),
+    "batches of slow objects": Case(
+        "transport", lambda _: Records(), {"collate_fn": whole}, advice="return tensors", workers=(2,)
+    ),
     "slow start": Case(
         "start",
         lambda _: Numbers(),
@@ -294,18 +296,26 @@ TORCHS = {
 #: Cases that are tried beside busy processes each time; the others are slow tests.
 BESIDE = [("slow function", 0), ("slow __getitem__", 2), ("function without the lock", 0)]
 
+
+def write_lines(folder: Path) -> Path:
+    """JSON Lines, compressed so that they are slow to read, and in a folder below as they are."""
+    (folder / "plain").mkdir()
+    for shard in range(SHARDS):
+        lines = (json.dumps({"n": n, "tokens": list(range(1_000))}) + "\n" for n in range(200))
+        body = "".join(lines).encode()
+        # Slow to decompress: nearly all of the time is in the decoding, however busy the machine is.
+        (folder / f"{shard}.jsonl.bz2").write_bytes(bz2.compress(body, 1))
+        (folder / "plain" / f"{shard}.jsonl").write_bytes(body)
+    return folder
+
+
 CACHE: list[Path] = []
 """The folder of the test that runs."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lines")
-    for shard in range(SHARDS):
-        lines = (json.dumps({"n": n, "tokens": list(range(1_000))}) + "\n" for n in range(200))
-        # Slow to decompress: nearly all of the time is in the decoding, however busy the machine is.
-        (folder / f"{shard}.jsonl.bz2").write_bytes(bz2.compress("".join(lines).encode(), 1))
-    return folder
+    return write_lines(tmp_path_factory.mktemp("lines"))
 
 
 def report_of(case: Case, workers: int, folder: Path) -> Report:
