@@ -312,7 +312,7 @@ def test_what_waits_for_a_processor_is_not_told_to_overlap_its_calls() -> None:
             7.0,
             5.0,
             PROCESSOR,
-            "raise the container's processor quota, which delayed its processes by 5.0 s",
+            "raise the container's processor quota: it delayed its processes by 5.0 s",
         ),
     ]:
         maker = Maker(0, {"map(f)": work_s, PROCESSOR: delay_s}, cpu_s=0.4 * work_s)

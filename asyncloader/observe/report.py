@@ -136,6 +136,11 @@ class Setup:
             return f"try num_workers={self.processors}, as there are {self.processors} processors"
         return "every processor has its process: do less work, or store its results beforehand"
 
+    @property
+    def waiting_workers(self) -> str:
+        """The advice on work that waits."""
+        return f"it mostly waits: raise num_workers from {self.num_workers}, beyond the processors too"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -202,6 +207,9 @@ _ADVICE = {
 }
 
 _LARGER = "make batches larger: each costs some tenths of a millisecond, however small it is"
+
+
+_CONCURRENTLY = "; or make it async def, so that a batch's items are fetched concurrently"
 
 
 class _Case:
@@ -320,17 +328,13 @@ class _Case:
                 return "raise cache_limit until all shards have room: they are downloaded only once then"
             if setup.caches:
                 return "see whether shards are kept (asyncloader cache), and put cache_dir on a fast disk"
-            return (
-                "raise num_workers if the network has capacity left, or keep shards on disk with cache_dir="
-            )
+            return "raise num_workers if the network can give more, or keep shards on disk with cache_dir="
         if limit == "lanes":
             if setup.is_indexed:
                 return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
             return "make an index (asyncloader index): lanes are equal then; or pass in_order=False"
         if limit == "workers":
-            evenly = (
-                "deal samples evenly, as asyncloader.split does" if setup.style == "iterable" else "shuffle"
-            )
+            evenly = "deal samples evenly with asyncloader.split" if setup.style == "iterable" else "shuffle"
             return f"{evenly}, or pass in_order=False"
         if limit == "start":
             if setup.style == "stream":
@@ -351,12 +355,8 @@ class _Case:
     def advice_on_processors(self) -> str:
         throttled_s = self.statistics.throttled_s
         if throttled_s > _SOME_DELAY_SHARE / 2 * self.statistics.elapsed_s:
-            return (
-                f"raise the container's processor quota, which delayed its processes by {throttled_s:.1f} s"
-            )
-        return (
-            "give the loader more processors, or run less beside it: more threads or workers would not help"
-        )
+            return f"raise the container's processor quota: it delayed its processes by {throttled_s:.1f} s"
+        return "give the loader more processors, or run less beside it: more threads or workers do not help"
 
     @property
     def advice_on_transport(self) -> str:
@@ -373,15 +373,10 @@ class _Case:
         """On a dataset of torch's kinds that is slow itself."""
         setup = self.setup
         if stage in setup.coroutines:
-            return (
-                "raise num_workers: each fetches 48 items at a time; or fetch a whole batch in __getitems__"
-            )
+            return "raise num_workers: each fetches 48 items at once; or fetch a whole batch in __getitems__"
         if not self.mostly_waits(stage):
             return setup.more_workers
-        more = f"it mostly waits: raise num_workers from {setup.num_workers}, beyond the processors too"
-        if setup.style == "map":
-            more += "; or make it async def, so that a batch's items are fetched concurrently"
-        return more
+        return setup.waiting_workers + _CONCURRENTLY * (setup.style == "map")
 
     def advice_on_work(self, stage: str) -> str:
         """On a stage that keeps processors busy, or threads waiting."""
@@ -396,9 +391,7 @@ class _Case:
             if stage in setup.concurrency:
                 return "it mostly waits: pass concurrency=16 to it, or more, so that its calls overlap"
             if stage != DECODE:
-                return (
-                    f"it mostly waits: raise num_workers from {setup.num_workers}, beyond the processors too"
-                )
+                return setup.waiting_workers
         if stage not in setup.concurrency or self.lacks_processors:
             return setup.more_workers
         return f"{setup.more_workers}; or raise concurrency, if it waits or releases the interpreter's lock"

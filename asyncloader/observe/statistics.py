@@ -217,16 +217,18 @@ class Statistics:
     def __repr__(self) -> str:
         if self.state == "none":
             return "Statistics(no pass has begun)"
-        tokens = f"tokens={self.tokens}, " if self.tokens else ""
-        components = f"components={self.components}, " if self.components else ""
-        skipped = f", skipped={self.skipped}" if self.skipped else ""
-        skipped += f", empty_shards={self.empty_shards}" if self.empty_shards else ""
-        restarts = f", worker_restarts={self.worker_restarts}" if self.worker_restarts else ""
-        return (
-            f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"
-            f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
-            f"wait_share={self.wait_share:.3f}, network={self.network}{restarts}{skipped})"
-        )
+        values = {name: getattr(self, name) for name in (*_SHOWN, *_SHOWN_IF_ANY)}
+        texts = [
+            f"{name}={value:.3f}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in values.items()
+            if value or name in _SHOWN
+        ]
+        return f"Statistics({', '.join(texts)})"
+
+
+# What the repr shows.
+_SHOWN = ("batches", "samples", "size_bytes", "elapsed_s", "wait_s", "wait_share", "network")
+_SHOWN_IF_ANY = ("components", "tokens", "worker_restarts", "skipped", "empty_shards")
 
 
 @dataclass(slots=True)

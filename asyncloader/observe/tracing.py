@@ -6,6 +6,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -173,16 +174,14 @@ class Recorder:
     def __init__(self) -> None:
         # Appended to by any thread, and emptied by the one that reports.
         self._events: deque[Event] = deque()
-        # Of what follows; re-entrant, for the finalizers of a garbage collection.
+        self._tracks = count()
+        # Of what was dropped; re-entrant, for the finalizers of a garbage collection.
         self._lock = threading.RLock()
         self._dropped = Dropped()
-        self._tracks = 0
 
     def new_track(self) -> int:
         """The number of a thread that begins to record."""
-        with self._lock:
-            self._tracks += 1
-            return self._tracks - 1
+        return next(self._tracks)
 
     def record(self, event: Event) -> None:
         """Something has ended."""

@@ -338,8 +338,7 @@ class LoopStats:
 
     def begin(self) -> None:
         """Another pass begins, with the same workers."""
-        self._counters.end()
-        self._counters.close()
+        self.end()
         self._counters = self._begin()
         self._came.clear()
         self._is_over = False
