@@ -1,6 +1,6 @@
 """Blocks: runs of consecutive samples, as rows or as columns, with a trail of their positions.
 
-``block`` has both kinds of blocks, ``columns`` what a column may be, ``trails`` where samples came from.
+``block`` has both kinds of blocks, ``columns`` the kinds of columns, ``trails`` where samples came from.
 """
 
 from __future__ import annotations

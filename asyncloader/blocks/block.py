@@ -1,6 +1,6 @@
 """Blocks: runs of consecutive samples, as rows or as columns, with a trail of their positions. Pure.
 
-What is cut, joined or gathered from blocks is the same however a stream was cut into them.
+What is cut, joined or gathered from blocks does not depend on how a stream was cut into them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .trails import JoinedTrail, PickedTrail, Trail
 class Block(Protocol):
     """A run of consecutive samples, and the trail of their positions.
 
-    ``Rows`` holds one object a sample, ``Columns`` one column a field. What is in a block is never changed:
-    parts share it.
+    ``Rows`` holds one object a sample, ``Columns`` one column a field. The content of a block is never
+    changed, since parts share it.
     """
 
     @property
     def trail(self) -> Trail:
-        """Where the samples came from, and where their stream goes on."""
+        """Where the samples came from, and where their stream continues."""
         ...
 
     def __len__(self) -> int: ...
 
     def part(self, start: int, stop: int) -> Self:
-        """The samples from ``start`` up to ``stop``; the trail is theirs.
+        """The samples from ``start`` up to ``stop``, with their trail.
 
         Args:
             start: 0 or more.
@@ -39,7 +39,7 @@ class Block(Protocol):
         ...
 
     def take(self, indices: Sequence[int]) -> Self:
-        """The samples of these indices, in this order; the trail is theirs.
+        """The samples of these indices, in this order, with their trail.
 
         Args:
             indices: Each from 0 up to the length; one may come more than once.
@@ -51,14 +51,14 @@ class Block(Protocol):
         ...
 
     def rows(self) -> list[Any]:
-        """The samples, an object each. It may be the block's own list, for the caller to read only."""
+        """The samples, an object each. It may be the block's own list: only read it."""
         ...
 
     def column(self, name: str) -> Column:
         """One field of all samples.
 
         Raises:
-            KeyError: A sample lacks the field; names those that it has.
+            KeyError: A sample lacks the field; the message names the fields that it has.
         """
         ...
 
@@ -101,7 +101,7 @@ class Columns:
 
     Args:
         fields: A column each, all of one length; at least one.
-        trail: Of the samples.
+        trail: The trail of the samples.
     """
 
     fields: Mapping[str, Column]
@@ -116,7 +116,7 @@ class Columns:
         return Columns(fields, PickedTrail(self.trail, range(start, stop)))
 
     def take(self, indices: Sequence[int]) -> Columns:
-        """See ``Block``; what is taken is copied."""
+        """See ``Block``; copies the samples."""
         picked = np.asarray(indices, np.int64)
         fields = {name: take_of(column, picked) for name, column in self.fields.items()}
         return Columns(fields, PickedTrail(self.trail, indices))
@@ -125,9 +125,9 @@ class Columns:
         return Columns(self.fields, trail)
 
     def rows(self) -> list[Any]:
-        """Dicts, made anew: numbers as NumPy scalars, which keep their dtype; sequences as views.
+        """New dicts: numbers as NumPy scalars, which keep their dtype; sequences as views.
 
-        A sequence of sequences is a ``Ragged``, one of objects a list.
+        A sequence of sequences is a ``Ragged``, a sequence of objects a list.
         """
         names = tuple(self.fields)
         return [dict(zip(names, row, strict=True)) for row in zip(*self.fields.values(), strict=True)]
@@ -147,12 +147,12 @@ def _lacks_field(name: str, found: Iterable[object], trail: Trail, index: int) -
 
 
 def join(blocks: Sequence[Block]) -> Block:
-    """One block of the samples of several: columns, if all of them are of like ones; otherwise rows.
+    """One block of the samples of several: columns if all of them have like columns, otherwise rows.
 
-    Columns are alike that have the same kind, dtype and trailing dimensions.
+    Columns are alike if they have the same kind, dtype and trailing dimensions.
 
     Raises:
-        ValueError: No block.
+        ValueError: There is no block.
     """
     if not blocks:
         raise ValueError("there is nothing to join")
@@ -177,7 +177,7 @@ class Gather:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._open: list[Block] = []  # of the group that is not whole
+        self._open: list[Block] = []  # the parts of the open group
         self._open_samples = 0
 
     @property
@@ -188,8 +188,8 @@ class Gather:
     def feed(self, block: Block) -> Iterator[Block]:
         """The groups that ``block`` completes.
 
-        The block is taken in at once; groups are cut as the returned iterator is advanced. So whoever
-        stops half-way through it has not upset the stream.
+        The block is added at once; groups are cut as the returned iterator advances. So stopping half-way
+        through it does not lose samples.
         """
         if not len(block):
             return iter(())
@@ -205,7 +205,7 @@ class Gather:
         return _cut(head, block, ends)
 
     def finish(self) -> Block | None:
-        """The last group, which is short, if there is one; leaves nothing behind."""
+        """The last, short group, if there is one; empties the object."""
         parts, self._open, self._open_samples = self._open, [], 0
         return join(parts) if parts else None
 
@@ -215,7 +215,7 @@ def _cut(head: list[Block], block: Block, ends: range) -> Iterator[Block]:
     start = 0
     for end in ends:
         group = [join([*head, block.part(start, end)])]
-        head.clear()  # nothing of a group is held while it is made use of
+        head.clear()  # nothing of a group is held while the caller uses it
         start = end
         yield group.pop()
 
@@ -238,15 +238,14 @@ def _join_fields(blocks: list[Columns]) -> dict[str, Column] | None:
 
 
 def columns_of(block: Block) -> dict[str, Column]:
-    """The columns of a block, to be given to a function: of rows they are made, see ``column_of``.
+    """The columns of a block for a function; rows are converted by ``column_of``.
 
-    The dict is the function's own. The memory is not, where the block is of columns: other blocks may be over
-    it. So arrays are read-only, and those made of rows too, lest a function that writes be found out by some
-    formats only.
+    The dict is the function's own. The memory of columns is not: other blocks may use it. So arrays are
+    read-only, also those made of rows; otherwise a function that writes would fail with some formats only.
 
     Raises:
         TypeError: A sample is no mapping.
-        ValueError: The samples have no fields, or not all the same.
+        ValueError: The samples have no fields, or different fields.
     """
     if isinstance(block, Columns):
         return {name: read_only(settled(column)) for name, column in block.fields.items()}
@@ -267,11 +266,11 @@ def columns_of(block: Block) -> dict[str, Column]:
 
 # How many bytes a batch holds, for budgets and statistics.
 
-# What a number counts: as much as in an array of its kind, int64 or float64.
+# The size of a number: that in an array of its kind, int64 or float64.
 _NUMBER_BYTES = 8
 
-# A batch is counted sample by sample, but a list within a sample, of token ids say, by a few of its
-# elements: to look at each would take longer than it took to parse them.
+# Each sample of a batch is counted, but only a few elements of a list within a sample, such as token ids:
+# counting each would take longer than parsing them.
 _MOST_SAMPLES = 4096
 _MOST_ELEMENTS = 16
 
@@ -279,9 +278,9 @@ _MOST_ELEMENTS = 16
 def bytes_of(batch: Any) -> int:
     """Bytes of the tensors, arrays, ``Ragged``, strings, byte strings and numbers in nested containers.
 
-    A number counts 8, as in an array; what else is there counts 0, and so do the containers themselves.
-    In a container within the batch that has more than 16 elements, at most 16 are looked at, from all over
-    it, and taken for the others.
+    A number counts 8, as in an array; other objects count 0, and so do the containers themselves. In a
+    container within the batch with more than 16 elements, at most 16 from all over it are counted, and stand
+    for the others.
     """
     return _size(batch, _MOST_SAMPLES)
 
@@ -318,8 +317,8 @@ def _size(value: Any, most: int = _MOST_ELEMENTS) -> int:
 
 
 def _sum(values: Iterable[Any]) -> int:
-    # What parsed JSON is of comes first, here and above, by its type alone: there is much of it, and the
-    # questions that fit every kind of value take longer than it took to parse.
+    # The types of parsed JSON come first, here and above, by identity: there are many such values, and
+    # general type checks take longer than parsing them.
     total = 0
     for value in values:
         kind = type(value)

@@ -1,9 +1,10 @@
 """Columns: one field of many samples, without an object for each of them. Pure.
 
-A column is an array ``(n, ...)``, a list of objects, or of a kind of its own, which has four methods:
-``part``, ``take``, ``join`` and ``settle``. ``part_of``, ``take_of``, ``join_columns`` and ``settled`` do the
-same for any column. ``column_of`` makes a column of values: what sequences become depends on their type, not
-on their lengths, or a function of columns would get another kind where those of a chunk are of one length.
+A column is an array ``(n, ...)``, a list of objects, or an object of a kind with four methods: ``part``,
+``take``, ``join`` and ``settle``. ``part_of``, ``take_of``, ``join_columns`` and ``settled`` do the same for
+any column. ``column_of`` makes a column of values. The kind of column for sequences depends on their type,
+not on their lengths; otherwise a function would get another kind if the sequences of a chunk have equal
+lengths.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from numpy.typing import NDArray
 Column: TypeAlias = "NDArray[Any] | Ragged | list[Any]"
 """One field of ``n`` samples: an array ``(n, ...)``, sequences of unequal length, or a list of objects."""
 
-# Sequences longer than this on average are copied faster one by one than by an index for each value: of 64
-# int32 the index took two thirds of the time, of 200 a third more.
+# Sequences longer than this on average are copied faster one by one than by an index for each value: with 64
+# int32 the index took two thirds of the time, with 200 a third more.
 _LONG = 96
 
-# Beyond it not every integer is a float64.
+# Beyond this, not every integer is a float64.
 _MOST_EXACT = 1 << 53
 
 
@@ -35,7 +36,7 @@ def part_of(column: Column, start: int, stop: int) -> Column:
 
 
 def take_of(column: Column, indices: NDArray[np.int64]) -> Column:
-    """The entries of these indices, copied in this order."""
+    """The entries at these indices, copied in this order."""
     if isinstance(column, np.ndarray):
         return column[indices]
     if isinstance(column, _KINDS):
@@ -44,8 +45,8 @@ def take_of(column: Column, indices: NDArray[np.int64]) -> Column:
 
 
 def join_columns(columns: Sequence[Column]) -> Column | None:
-    """One column of several; None if they are not alike: of another kind, dtype or trailing dimensions."""
-    # One with nulls remembers the type that columns without nulls have.
+    """One column of several; None if they differ in kind, dtype or trailing dimensions."""
+    # A column with nulls keeps the type that columns without nulls have.
     first = next((column for column in columns if isinstance(column, WithNulls)), columns[0])
     if isinstance(first, _KINDS):
         return first.join(columns)
@@ -57,7 +58,7 @@ def join_columns(columns: Sequence[Column]) -> Column | None:
 
 
 def settled(column: Column) -> Column:
-    """The column that the user's function is given of one in a block."""
+    """The column of a block as a user's function gets it."""
     return column.settle() if isinstance(column, _KINDS) else column
 
 
@@ -68,8 +69,8 @@ class Ragged:
     """``n`` sequences of unequal length: their values end to end, and where each begins.
 
     ``len(ragged)`` is ``n``, ``ragged[i]`` and iteration give sequences, as views where values are arrays.
-    ``np.asarray(ragged)`` is ``(n, T, ...)`` where all sequences have the length ``T``, a ValueError
-    elsewhere. What is in one is not to be changed: parts share it, and it may be read-only memory.
+    ``np.asarray(ragged)`` is ``(n, T, ...)`` if all sequences have the length ``T``, otherwise a ValueError.
+    Do not change the values: parts share them, and their memory may be read-only.
 
     Args:
         values: All values: an array ``(m, ...)``, a ``Ragged`` for sequences of sequences, or a list of
@@ -91,7 +92,7 @@ class Ragged:
 
     @classmethod
     def over(cls, values: Column, offsets: NDArray[np.int64]) -> Self:
-        """Sequences whose offsets are known to be right, as those of a part."""
+        """Sequences whose offsets need no check, such as those of a part."""
         ragged = cls.__new__(cls)
         ragged.values = values
         ragged.offsets = offsets
@@ -99,14 +100,14 @@ class Ragged:
 
     @classmethod
     def of(cls, sequences: Sequence[Any] | NDArray[Any] | Ragged) -> Ragged:
-        """Sequences put end to end: arrays or lists of numbers, with one trailing shape.
+        """Sequences put end to end: arrays or lists of numbers, with the same trailing shape.
 
-        They should be of one dtype; of several it is the one that NumPy promotes them to. An empty list or
-        array ``(0,)`` takes that of the others; empty lists alone are int64. An array ``(n, T, ...)`` is
-        taken for ``n`` sequences, without a copy.
+        They should have one dtype; several dtypes are promoted by NumPy. An empty list or array ``(0,)``
+        takes the dtype of the others; empty lists alone are int64. An array ``(n, T, ...)`` is used as ``n``
+        sequences, without a copy.
 
         Raises:
-            ValueError: One is no sequence, or has a null or anything else in it that is no number; or the
+            ValueError: An entry is no sequence, or has a null or something else that is no number; or the
                 trailing shapes differ.
         """
         if isinstance(sequences, Ragged):
@@ -150,7 +151,7 @@ class Ragged:
         return f"Ragged({len(self)} sequences of {int(self.offsets[-1] - self.offsets[0])} values, {kind})"
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[Column, NDArray[np.int64]]]:
-        # A part of many shares all their values, which need not travel with it.
+        # A part shares the values of all sequences; only its own are pickled.
         return self.over, (self.flat, self.offsets - self.offsets[0])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -172,7 +173,7 @@ class Ragged:
 
     @property
     def flat(self) -> Column:
-        """The values of the sequences alone, without any before the first and behind the last; a view."""
+        """The values of the sequences, without those before the first and behind the last; a view."""
         return part_of(self.values, int(self.offsets[0]), int(self.offsets[-1]))
 
     def part(self, start: int, stop: int) -> Self:
@@ -199,14 +200,14 @@ class Ragged:
         return self.over(values[_places(starts, lengths, offsets)], offsets)
 
     def join(self, columns: Sequence[Column]) -> Self | None:
-        """One column of several, this one among them; None if they are not alike."""
+        """One column of several, with this one among them; None if they are not alike."""
         ragged = [column for column in columns if type(column) is type(self)]
         values = join_columns([column.flat for column in ragged]) if len(ragged) == len(columns) else None
         lengths = [column.lengths for column in ragged]
         return None if values is None else self.over(values, offsets_of(np.concatenate(lengths)))
 
     def settle(self) -> Column:
-        """The column that the user's function is given."""
+        """The column that a user's function gets."""
         return self
 
     def tolist(self) -> list[Any]:
@@ -215,7 +216,7 @@ class Ragged:
 
 
 def _no_sequence(sequences: Sequence[Any] | NDArray[Any]) -> ValueError:
-    """Says which of them it is that cannot be put end to end with others."""
+    """The error that names the sequence which cannot be put end to end with others."""
     for index, sequence in enumerate(sequences):
         if not hasattr(sequence, "__len__"):
             found = "a null" if sequence is None else type(sequence).__qualname__
@@ -225,20 +226,20 @@ def _no_sequence(sequences: Sequence[Any] | NDArray[Any]) -> ValueError:
             found = f"a null at place {nulls.index(True)}" if any(nulls) else f"{kind} of objects"
         else:
             continue
-        hint = "give a null a value, or leave the sequence out"
+        hint = "replace a null by a value, or leave the sequence out"
         return ValueError(f"sequence {index}: expected numbers, found {found}; {hint}")
     raise AssertionError("all of them are sequences of numbers")
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """``(n + 1,) int64``: where sequences of these lengths begin that are put end to end."""
+    """``(n + 1,) int64``: the offsets of sequences of these lengths, put end to end."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def read_only(values: Column) -> Column:
-    """The same values, over memory that cannot be written by way of them; lists are what they are."""
+    """The same values as read-only arrays over the same memory; lists stay as they are."""
     if isinstance(values, Ragged):
         return values.over(read_only(values.values), _read_only_array(values.offsets))
     return _read_only_array(values) if isinstance(values, np.ndarray) else values
@@ -271,22 +272,22 @@ def _checked(offsets: NDArray[Any], count: int) -> NDArray[np.int64]:
 def _places(
     starts: NDArray[np.int64], lengths: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Where each value of the result is: its place there, moved by how far its sequence moved."""
+    """The source of each value of the result: its place there, shifted as its sequence is."""
     return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
 
 
-# --- typed values of which some are missing, and parsed text, which has no dtypes ---
+# --- typed values with nulls, and parsed text, which has no dtypes ---
 
 
 class WithNulls(list[Any]):
-    """A list of the values of a typed column, because a null was among them where it was decoded.
+    """A list of the values of a typed column that had a null when it was decoded.
 
-    It remembers the type. A part of it may have no null any more, and is then the same column as one that was
-    cut out of a block without nulls: else what a function is given would depend on where blocks were cut.
+    It keeps the type. A part of it without nulls becomes the same column as a part of a block without nulls:
+    otherwise what a function gets would depend on where blocks were cut.
 
     Args:
-        values: The entries: None for a null, the others as the column without nulls has them.
-        like: The column without nulls, of no entries.
+        values: The entries: None for a null, the others as in the column without nulls.
+        like: The column without nulls, with no entries.
     """
 
     __slots__ = ("like",)
@@ -307,7 +308,7 @@ class WithNulls(list[Any]):
         return WithNulls([self[index] for index in indices.tolist()], self.like)
 
     def join(self, columns: Sequence[Column]) -> WithNulls | None:
-        """One column of several, with nulls or without, this one among them; None if their types differ."""
+        """One column of several, with nulls or without; None if their types differ."""
         kind = _type_of(self.like)
         for column in columns:
             if _type_of(column.like if isinstance(column, WithNulls) else column) != kind:
@@ -315,7 +316,7 @@ class WithNulls(list[Any]):
         return WithNulls(chain.from_iterable(columns), self.like)
 
     def settle(self) -> Column:
-        """The column without nulls, if no entry is or holds one; else itself."""
+        """The column without nulls, if no entry is or holds one; otherwise itself."""
         like = self.like
         if isinstance(like, np.ndarray):
             kind: type = like.dtype.type if like.ndim == 1 else np.ndarray
@@ -346,8 +347,8 @@ def _type_of(column: Column) -> object:
 class IntegerLists(Ragged):
     """Lists of integers that all fit int64, held as one array.
 
-    Indexing and iteration give lists of ints, made anew, as in rows; what can use an array, as padding can,
-    has ``flat`` and ``offsets``.
+    Indexing and iteration make new lists of ints, as in rows; code that can use an array, such as padding,
+    uses ``flat`` and ``offsets``.
     """
 
     __slots__ = ()
@@ -362,7 +363,7 @@ class IntegerLists(Ragged):
         return (_ints(values[start:stop]) for start, stop in pairwise(self.offsets.tolist()))
 
     def settle(self) -> Ragged:
-        """The column that is made of such lists."""
+        """The column for such lists."""
         return Ragged.over(self.values, self.offsets)
 
 
@@ -372,7 +373,7 @@ def _ints(array: NDArray[np.int64]) -> list[int]:
 
 
 class Objects(list[Any]):
-    """Any objects; the column that is made of them depends on all of them, as that of rows does."""
+    """Any objects; the column that is made of them depends on all of them, as for rows."""
 
     __slots__ = ()
 
@@ -409,7 +410,7 @@ def column_of(values: Sequence[Any]) -> Column:
       value it is int64.
     - Arrays and tensors of several dimensions: stacked if their shapes are equal, a ``Ragged`` if they differ
       in the first dimension alone.
-    - Whatever else there is, and what is mixed or too large: a list.
+    - Anything else, and mixed or too large values: a list.
     """
     made: Column | None
     kinds = set(map(type, values))
@@ -430,7 +431,7 @@ def column_of(values: Sequence[Any]) -> Column:
 
 
 def array_of(value: Any) -> NDArray[Any] | None:
-    """An array, or a CPU tensor as one over its memory; None for whatever else, and what NumPy has not."""
+    """An array, or a CPU tensor as an array over its memory; None for anything else, and for other dtypes."""
     if not isinstance(value, np.ndarray):
         numpy = getattr(value, "numpy", None)  # a tensor is known by its method: no torch in this room
         if numpy is None:

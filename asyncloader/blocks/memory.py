@@ -1,8 +1,8 @@
 """Tensors over arrays: the memory that batches are made in, and stand-ins for tensors without torch.
 
-Importing torch takes longer than all else that happens before a worker's first batch (two seconds of a
-processor against half a second, measured here). A worker that runs no code but this library's does not need
-it: its batches hold stand-ins, and come out of the transport with tensors in their place.
+Importing torch takes longer than everything else before a worker's first batch (two seconds of a processor
+against half a second, measured here). A worker that runs only this library's code does not need torch: its
+batches hold stand-ins, and the transport replaces them with tensors.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _WITH_TENSORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """What becomes a tensor over ``array`` where there is torch."""
+    """Becomes a tensor over ``array`` in a process with torch."""
 
     array: NDArray[Any]
 
     @property
     def nbytes(self) -> int:
-        """As a tensor has it."""
+        """See a tensor's ``nbytes``."""
         return int(self.array.nbytes)
 
 
@@ -51,7 +51,7 @@ _allowed = _Allowed()
 
 @contextmanager
 def standing_in() -> Iterator[None]:
-    """Allow stand-ins on this thread meanwhile: nobody but the transport sees what is made."""
+    """Allow stand-ins on this thread: only the transport will see them."""
     _allowed.now = True
     try:
         yield
@@ -60,7 +60,7 @@ def standing_in() -> Iterator[None]:
 
 
 def may_stand_in() -> bool:
-    """Whether to do without torch: stand-ins are allowed, and nobody has imported it anyway."""
+    """Whether to avoid torch: stand-ins are allowed, and torch is not imported yet."""
     return _allowed.now and "torch" not in sys.modules
 
 
@@ -70,7 +70,7 @@ def has_tensors(dtype: np.dtype[Any]) -> bool:
 
 
 def tensor_of(array: NDArray[Any]) -> Any:
-    """A tensor over ``array``, which nobody else will write to, or what stands for it."""
+    """A tensor over ``array``, or its stand-in; nothing else may write to the array."""
     if may_stand_in() and has_tensors(array.dtype):
         return StandIn(array)
     import torch
@@ -79,7 +79,7 @@ def tensor_of(array: NDArray[Any]) -> Any:
 
 
 def when_torch_is_here(then: Callable[[], object]) -> None:
-    """Call ``then`` at once if torch is imported, otherwise right after it will have been."""
+    """Call ``then`` at once if torch is imported, otherwise right after its import."""
     if "torch" in sys.modules:
         then()
     else:
@@ -87,7 +87,7 @@ def when_torch_is_here(then: Callable[[], object]) -> None:
 
 
 class _AfterTorch:
-    """Finds torch as all others do, and has something done after it was imported."""
+    """Finds torch as usual, and calls a function after it was imported."""
 
     def __init__(self, then: Callable[[], object]) -> None:
         self._then = then
@@ -110,10 +110,10 @@ class _AfterTorch:
         return spec
 
 
-# The memory of tensors: made dense, as bytes, laid beside each other, and tensors over it again.
+# The memory of tensors: made dense, as bytes, side by side, and as tensors over it again.
 
-# A cache line, the widest vector load, and what torch's own host allocations keep to; a multiple of every
-# dtype's size.
+# A cache line, the widest vector load, and the alignment of torch's own host allocations; a multiple of the
+# size of every dtype.
 _ALIGNMENT = 64
 
 
@@ -125,7 +125,7 @@ def align(offset: int) -> int:
 def dense(tensor: Tensor) -> Tensor:
     """The tensor, or a copy, with its elements side by side in memory in some order of its dimensions.
 
-    Channels-last images and transposed matrices are dense in another order, which is worth keeping.
+    Channels-last images and transposed matrices are dense in another order, which is kept.
     """
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
@@ -142,14 +142,15 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 def _in_order(tensor: Tensor) -> Tensor:
-    """The tensor with its dimensions as they lie in memory, the slowest first."""
+    """The tensor with its dimensions in the order of memory, the slowest first."""
     return tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
 
 
 def over(buffer: Tensor, dtype: Any, place: int, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """A tensor over the storage of ``buffer``, ``place`` counted in its own elements.
+    """A tensor over the storage of ``buffer``, from element ``place`` on.
 
-    Set, not sliced: slices share the version counter by which autograd sees writes in place.
+    The storage is set, since slices would share the version counter by which autograd detects writes in
+    place.
     """
     import torch
 
@@ -157,18 +158,19 @@ def over(buffer: Tensor, dtype: Any, place: int, shape: Sequence[int], stride: S
     return blank.set_(buffer.untyped_storage(), place, shape, stride)
 
 
-# The memory that batches are made in: ordinary, or what a transport lends, which then need not copy them.
+# The memory that batches are made in: ordinary, or lent by a transport, which then does not have to copy
+# them.
 
-# Copying 16 KiB takes about a microsecond, as long as setting up a view; labels, lengths and ids of a
-# batch are below it, what makes a batch large is above.
+# Copying 16 KiB takes about a microsecond, as long as making a view. Labels, lengths and ids of a batch are
+# smaller, and the large parts of a batch are larger.
 LEAST_BYTES = 16 << 10
 
 
 class Lender(Protocol):
-    """Whoever has memory for one batch."""
+    """An owner of memory for one batch."""
 
     def take(self, size_bytes: int) -> NDArray[np.uint8] | None:
-        """So many bytes, aligned for every dtype, with anything in them; None if there are not so many."""
+        """So many bytes, aligned for every dtype, uninitialized; None if fewer are left."""
         ...
 
 
@@ -181,13 +183,13 @@ _lent = _Lent()
 
 
 def lend(lender: Lender | None) -> None:
-    """Have this thread make the next batch in the memory of ``lender``, which looks after what is over it."""
+    """Make the next batch of this thread in the memory of ``lender``, which manages the arrays over it."""
     _lent.lender = lender
 
 
 @contextmanager
 def borrowing() -> Iterator[None]:
-    """Make large arrays in what this thread was lent meanwhile: a batch is collated."""
+    """Make large arrays in the memory that this thread was lent, while a batch is collated."""
     _lent.is_borrowing = True
     try:
         yield
@@ -196,7 +198,7 @@ def borrowing() -> Iterator[None]:
 
 
 def empty(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
-    """An array for a batch, with anything in it."""
+    """An array for a batch, uninitialized."""
     dtype = np.dtype(dtype)
     size_bytes = math.prod(shape) * dtype.itemsize
     if _lent.is_borrowing and size_bytes >= LEAST_BYTES and (lender := _lent.lender) is not None:
@@ -207,9 +209,9 @@ def empty(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def filled(shape: Sequence[int], fill: Any, dtype: DTypeLike) -> NDArray[Any]:
-    """An array for a batch, of nothing but ``fill``."""
+    """An array for a batch, filled with ``fill``."""
     if not fill and not _lent.is_borrowing:
-        # zeros() gets pages that are zero already from the system, which fill() would write once more.
+        # The system gives zeros() pages that are zero already, which fill() would write once more.
         return np.zeros(shape, dtype)
     array = empty(shape, dtype)
     if fill:

@@ -1,9 +1,9 @@
 """Trails: where the samples of a block came from, and where to reopen their stream behind each of them.
 
-A trail computes nothing until it is asked: for most samples it never is. An audit asks for the provenance of
-whole batches. To name each sample would cost more than some batches do to make. So what many batches share, a
-decoded block or a window that is handed on in an order of its own, is sent once, as a table of its samples; a
-batch then refers to runs of that.
+A trail is evaluated lazily, since most samples are never looked up. An audit needs the provenance of whole
+batches. Naming each sample would cost more than some batches take to make. So what many batches share, a
+decoded block or a shuffled window, is sent once, as a table of its samples; a batch then refers to runs of
+it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Origin(NamedTuple):
 
     Attributes:
         component: Which component of which mixture, the outermost first; empty outside of any.
-        number: Of the shard among the recipe's; without shards, of the lane.
-        repetition: Of the data within the epoch.
+        number: Number of the shard in the dataset; without shards, of the lane.
+        repetition: Repetition of the data within the epoch.
     """
 
     component: tuple[int, ...] = ()
@@ -45,8 +45,8 @@ class Provenance(NamedTuple):
 
     Attributes:
         origins: Their shards.
-        which: For each sample which of these it is of; None where all are of the only one.
-        samples: Its index in the shard; without shards, in the lane's iterable.
+        which: The index in ``origins`` for each sample; None if all have the only one.
+        samples: The index of each sample in the shard; without shards, in the lane's iterable.
     """
 
     origins: Sequence[Origin]
@@ -54,12 +54,12 @@ class Provenance(NamedTuple):
     samples: Indices
 
     def of(self, indices: Indices) -> Provenance:
-        """That of some of them."""
+        """The provenance of some of the samples."""
         which = None if self.which is None else _index_array(_picked(self.which, indices))
         return Provenance(self.origins, which, _picked(self.samples, indices))
 
     def by_origin(self) -> Iterator[tuple[Origin, Indices]]:
-        """The samples of each shard, as often as they are there."""
+        """The samples of each shard, with repetitions."""
         if self.which is None:
             yield self.origins[0], self.samples
             return
@@ -71,7 +71,7 @@ class Provenance(NamedTuple):
 
 
 def joined(parts: Sequence[Provenance]) -> Provenance:
-    """That of all parts, one after another; there is at least one."""
+    """The provenance of all parts, one after another; there is at least one."""
     if len(parts) == 1:
         return parts[0]
     numbers: dict[Origin, int] = {}
@@ -105,27 +105,27 @@ def _index_array(indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64
 
 # --- trails ---
 
-# More samples than a shard has: what a block's table holds, of which nobody knows the end.
+# More samples than any shard has, for the table of a block whose end is unknown.
 _ENDLESS = 1 << 62
 
 _NOWHERE = (Origin(),)
-"""Of samples whose source has not named itself."""
+"""The origins of samples whose source is unknown."""
 
 
 Referred: TypeAlias = "tuple[Trail, int, int]"
-"""A run of samples: their trail, and where on it they start and stop."""
+"""A run of samples: their trail, and the start and stop on it."""
 
 
 class Place(NamedTuple):
-    """Where a sample came from: the same for any number of workers, however it was shuffled since.
+    """Where a sample came from. It does not depend on the number of workers, nor on shuffling.
 
     Attributes:
         shard: URL or path of its shard, without query and user info; None for a source without shards.
         sample: Its index in the shard; without shards, in its lane's iterable.
-        number: Of the shard among the recipe's; without shards, of the lane.
-        repetition: Of the data within the epoch.
-        line: Its line in the shard, from 1; None where that is not known, or it is not a line.
-        component: Of a mixture, behind those of the mixtures around it; empty outside of any.
+        number: Number of the shard in the dataset; without shards, of the lane.
+        repetition: Repetition of the data within the epoch.
+        line: Its line in the shard, from 1; None if that is unknown, or it is not a line.
+        component: The component of each mixture, the outermost first; empty outside of any.
     """
 
     shard: str | None
@@ -141,12 +141,12 @@ class Place(NamedTuple):
 
 
 class Trail(Protocol):
-    """The positions and places of one block's samples, worked out only where somebody asks."""
+    """The positions and places of one block's samples, computed only on request."""
 
     __slots__ = ()
 
     def after(self, index: int) -> Position:
-        """The position at which the stream goes on after sample ``index`` of the block."""
+        """The position at which the stream continues after sample ``index`` of the block."""
         ...
 
     def place(self, index: int) -> Place:
@@ -154,22 +154,22 @@ class Trail(Protocol):
         ...
 
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which component of the outermost mixture these samples came from; 0 outside of any."""
+        """The component of the outermost mixture for each of these samples; 0 outside of any."""
         ...
 
     def provenance(self, indices: Indices) -> Provenance:
-        """Where these samples came from, one at least: what their places say, for an audit."""
+        """Where these samples came from, at least one of them: their places, for an audit."""
         ...
 
     def bases(self, start: int, stop: int) -> list[Referred]:
-        """Samples ``start`` up to ``stop`` as runs on trails that others share too, in any order.
+        """Samples ``start`` up to ``stop`` as runs on trails that are shared, in any order.
 
-        On this one, unless it only says something else of samples that are on another.
+        By default on this trail; a trail that only adds to another one uses that.
         """
         return [(self, start, stop)]
 
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
-        """The provenance of all samples of a base; numbers that draw their order, none where it is this."""
+        """The provenance of all samples of a base, and the numbers that draw their order if it is another."""
         ...
 
 
@@ -180,10 +180,10 @@ class OffsetTrail(Trail):
     Args:
         first: Index in the shard of the block's first sample.
         ends: For each sample the offset, in the decoder's input, of the first byte that is not
-            needed any more once the sample was handed out; a decoder started there goes on with the
-            next sample. None where the format cannot restart in its middle.
-        line: Line of the shard, from 1, that comes after the block before; None where that says nothing.
-        blanks: How many lines that are no sample come right before a sample, by its index in the block.
+            needed any more once the sample was returned; a decoder started there continues with the
+            next sample. None if the format cannot restart in its middle.
+        line: Line of the shard, from 1, after the block before; None if samples are no lines.
+        blanks: How many lines without a sample come right before a sample, by its index in the block.
     """
 
     first: int
@@ -239,7 +239,7 @@ class SourceTrail(Trail):
         return self.trail.components(indices)
 
     def provenance(self, indices: Indices) -> Provenance:
-        # The mixtures around name their components: here they are told apart only as far as they draw.
+        # Mixtures add the component later, as far as they draw from several.
         origin = Origin((), self.number, self.repetition)
         return Provenance((origin,), None, self.trail.provenance(indices).samples)
 
@@ -250,10 +250,10 @@ class SourceTrail(Trail):
 
 @dataclass(slots=True)
 class OuterTrail(Trail):
-    """One that only has positions of its own: in all else it is as ``trail``.
+    """A trail with other positions, and everything else of another trail.
 
     Args:
-        trail: Of the same samples.
+        trail: The trail of the same samples.
     """
 
     trail: Trail
@@ -294,7 +294,7 @@ class NestedTrail(OuterTrail):
         return position
 
 
-# --- of samples picked out of other blocks, or joined from several ---
+# --- samples that were picked out of other blocks, or joined from several ---
 
 
 @dataclass(slots=True)
@@ -302,7 +302,7 @@ class PickedTrail:
     """The positions of some samples of another block, by their indices there.
 
     Attributes:
-        known: The provenance of all of them, once somebody has asked for that of any.
+        known: The provenance of all samples, after the first request.
     """
 
     trail: Trail
@@ -310,7 +310,7 @@ class PickedTrail:
     known: Provenance | None = field(default=None, init=False, compare=False)
 
     def after(self, index: int) -> Position:
-        return self.trail.after(int(self.indices[index]))  # of an array too, since positions are JSON
+        return self.trail.after(int(self.indices[index]))  # an int also of an array, since positions are JSON
 
     def place(self, index: int) -> Place:
         return self.trail.place(int(self.indices[index]))
@@ -321,7 +321,7 @@ class PickedTrail:
     def provenance(self, indices: Indices) -> Provenance:
         if isinstance(self.indices, range):
             return self.trail.provenance(_picked(self.indices, indices))
-        if self.known is None:  # a window is asked for in pieces
+        if self.known is None:  # the samples of a window are requested in pieces
             self.known = self.trail.provenance(_index_array(self.indices))
         return self.known.of(indices)
 
@@ -345,9 +345,9 @@ class JoinedTrail:
 
     def __init__(self, parts: Sequence[tuple[Trail, range]]) -> None:
         self._parts = parts
-        #: For each part how many samples there are up to its end; made for the first who asks.
+        # The number of samples up to the end of each part; computed on the first request.
         self._ends: list[int] | None = None
-        #: Of all samples; likewise.
+        # The provenance of all samples; likewise.
         self._provenance: Provenance | None = None
 
     def after(self, index: int) -> Position:
@@ -390,7 +390,7 @@ class JoinedTrail:
 
 
 def runs_on(trail: Trail, indices: Sequence[int]) -> list[Referred]:
-    """The ``bases`` of these samples, neighbours together."""
+    """The ``bases`` of these samples, with neighbours in one run."""
     found: list[Referred] = []
     first = 0
     for at in range(1, len(indices) + 1):
@@ -400,9 +400,9 @@ def runs_on(trail: Trail, indices: Sequence[int]) -> list[Referred]:
     return found
 
 
-# --- as it is sent ---
+# --- the form that is sent ---
 
-# Blocks and windows that batches are made of at a time: of each component of a mixture, some.
+# Blocks and windows that batches are made of at the same time: some for each component of a mixture.
 MOST_TABLES = 64
 
 
@@ -413,7 +413,7 @@ class OriginTable(NamedTuple):
         origins: See ``Provenance``, as plain tuples.
         which: Likewise.
         samples: Likewise.
-        order: What draws the order in which they are handed on; empty for this one.
+        order: The numbers that draw the order of delivery; empty for this order.
     """
 
     origins: Sequence[tuple[Any, ...]]
@@ -426,8 +426,8 @@ class References(NamedTuple):
     """Where the samples of a batch came from.
 
     Attributes:
-        tables: Those that are told with this batch, by number.
-        runs: Of its samples, in whatever order: a table, and a start and a stop in it.
+        tables: The tables that are sent with this batch, by number.
+        runs: The runs of its samples, in any order: a table, and a start and a stop in it.
     """
 
     tables: Sequence[tuple[int, OriginTable]]
@@ -435,15 +435,15 @@ class References(NamedTuple):
 
 
 class Tables:
-    """Numbers the tables of a lane, and tells each with the first batch that refers to it.
+    """Numbers the tables of a lane, and sends each with the first batch that refers to it.
 
     Args:
-        first: The number of the first one. A worker that replaces another one must not give numbers that
-            were given before; the time will do.
+        first: The number of the first table. A worker that replaces another one must not use its numbers
+            again; the time works.
     """
 
     def __init__(self, first: int) -> None:
-        # With the trails, so that another one cannot have the same identity.
+        # Keeps the trails, so that no other one gets the same identity.
         self._known: dict[int, tuple[Trail, int]] = {}
         self._next = first
 
@@ -483,15 +483,15 @@ def resolve(
     """The samples of runs of a table, by their shards.
 
     Args:
-        table: What they refer to.
+        table: The table that they refer to.
         runs: A start and a stop each, in order.
-        draw: Draws an order, of a count and the numbers of ``OriginTable.order``.
+        draw: Draws an order, from a count and the numbers of ``OriginTable.order``.
     """
     samples = table.samples if isinstance(table.samples, range) else np.frombuffer(table.samples, np.int64)
     which = None if table.which is None else np.frombuffer(table.which, np.int64)
     whole = Provenance([Origin(*origin) for origin in table.origins], which, samples)
     if table.order and list(runs) != [(0, len(samples))]:
-        # Of a window of which all was delivered, the order does not matter.
+        # If all of a window was delivered, the order does not matter.
         order = draw(len(samples), *table.order)
         yield from whole.of(np.concatenate([order[start:stop] for start, stop in runs])).by_origin()
         return

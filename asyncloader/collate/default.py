@@ -2,21 +2,21 @@
 
 Laws:
 
-* A batch is the one that ``torch.utils.data.default_collate`` makes: structure, types, dtypes, values,
-  errors.
-* What a user has registered in torch's ``default_collate_fn_map`` holds, also in place of a rule of torch's.
-* Values are stacked on this thread, into memory that a transport has lent where there is any. torch stacks
-  tensors over a pool of OpenMP threads, which compete with those of the training, and in a worker into shared
+* A batch equals that of ``torch.utils.data.default_collate``: structure, types, dtypes, values, errors.
+* Rules that a user has registered in torch's ``default_collate_fn_map`` apply, also if they replace torch's.
+* Values are stacked on this thread, into memory that a transport has lent if there is any. torch stacks
+  tensors in a pool of OpenMP threads, which compete with those of the training, and in a worker into shared
   memory of its own transport: 26 ms and 13 ms for 64 images of 150 KB, against 1 ms and 3 ms for one copy.
 * Arrays in read-only memory, such as those over the bytes of a shard, are copied without torch's warning.
-* Where torch is not imported and stand-ins for tensors are allowed, plain values need no torch; see
-  ``tensors``.
+* If torch is not imported and stand-ins for tensors are allowed, plain values need no torch; see
+  ``blocks.memory``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -47,9 +47,9 @@ def default_collate(batch: Sequence[Any]) -> Any:
         list.
 
     Raises:
-        Exception: What torch raises, unchanged in type and message: RuntimeError for unequal shapes
-            or lengths, TypeError for a type without a rule, KeyError for a field that a later sample
-            lacks, IndexError for an empty batch. A note names the field and the entries.
+        Exception: What torch raises, with the same type and message: RuntimeError for unequal shapes or
+            lengths, TypeError for a type without a rule, KeyError for a field that a later sample lacks,
+            IndexError for an empty batch. A note names the field and the entries.
     """
     try:
         made = collate_plain(batch)
@@ -66,14 +66,14 @@ def default_convert(sample: Any) -> Any:
         sample: One sample, not batched (``batch_size=None``).
 
     Returns:
-        The sample with NumPy arrays and scalars as tensors of the same shape and dtype, sharing the
-        array's memory where torch can, except that read-only arrays are copied: a tensor can be written
-        to, and torch would warn. Python numbers, strings, bytes, arrays of strings or objects and anything
-        else are left as they are. A tuple becomes a list.
+        The sample with NumPy arrays and scalars as tensors of the same shape and dtype, over the array's
+        memory if torch can. Read-only arrays are copied, since a tensor can be written to, and torch would
+        warn. Python numbers, strings, bytes, arrays of strings or objects and anything else stay as they
+        are. A tuple becomes a list.
 
     Raises:
-        Exception: What torch raises, unchanged in type and message: TypeError for a dtype that it
-            lacks. A note names the field.
+        Exception: What torch raises, with the same type and message: TypeError for a dtype that it lacks. A
+            note names the field.
     """
     import torch.utils.data
 
@@ -86,7 +86,7 @@ def default_convert(sample: Any) -> Any:
 
 
 def _convert(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """What ``convert`` makes of a value, walked in the same way, with read-only arrays copied."""
+    """The value that ``convert`` returns, with read-only arrays copied."""
     kind = type(value)
     if kind is np.ndarray:
         return convert(_as_writable(value) if has_tensors(value.dtype) else value)
@@ -106,8 +106,8 @@ def collate_plain(values: Sequence[Any]) -> Any:
     """The batch of the values of one field, or of whole samples.
 
     Returns:
-        The batch; NotImplemented if only torch can make it and stand-ins are allowed, so that the whole
-        batch is made again with torch.
+        The batch; NotImplemented if only torch can make it and stand-ins are allowed. Then the whole batch is
+        made again with torch.
     """
     kinds = set(map(type, values))
     if len(kinds) == 1:
@@ -118,10 +118,10 @@ def collate_plain(values: Sequence[Any]) -> Any:
 
 
 def _of_kind(kind: type, values: Sequence[Any]) -> Any:
-    """The table: what values that are all of one type become.
+    """The table of rules: the batch of values of one type.
 
-    NotImplemented for what is left to torch: other types, values that do not fit together, and types for
-    which a user has registered a rule.
+    NotImplemented for what torch does: other types, values that do not fit together, and types for which a
+    user has registered a rule.
     """
     if not _has_usual_rule(kind):
         return NotImplemented
@@ -144,7 +144,7 @@ def _of_kind(kind: type, values: Sequence[Any]) -> Any:
         except OverflowError:
             return NotImplemented
     if kind is np.ndarray:
-        # torch's rule makes tensors of the arrays, and stacks these by the rule for tensors.
+        # torch's rule makes tensors of the arrays, and stacks them by the rule for tensors.
         fit = _are_alike(values) and has_tensors(values[0].dtype) and _has_usual_rule_for_tensors()
         return tensor_of(stacked(values)) if fit else NotImplemented
     if issubclass(kind, np.bool_ | np.number) and kind is not np.uint64:  # which torch refuses
@@ -160,7 +160,7 @@ def _stack_tensors(tensors: Sequence[Any]) -> Any:
 
     first = tensors[0]
     try:
-        # So few bytes are stacked on this thread; in the order of their values, if that is C's.
+        # torch stacks so few bytes on this thread, in C order.
         if first.nbytes * len(tensors) < LEAST_BYTES and first.is_contiguous():
             if first.layout is not torch.strided or first.is_nested:
                 return NotImplemented
@@ -189,8 +189,8 @@ def _are_alike(arrays: Sequence[Any]) -> bool:
 
 @cache
 def _private() -> ModuleType:
-    """``torch_private``; looked up once: to import from it in each call took a fifth of a small batch."""
-    # torch first, by itself: what waits for it needs our module whole, which depends on it.
+    """``torch_private``, looked up once: importing it in each call took a fifth of a small batch."""
+    # torch first: its import hook may need our module, which depends on torch.
     import torch  # noqa: F401
 
     from .. import torch_private
@@ -206,26 +206,26 @@ def _by_torch(values: Sequence[Any]) -> Any:
 
 
 def use_own_rules() -> None:
-    """Put our rules in place of torch's in all of this process; those of users stay.
+    """Replace torch's rules with ours in this process; rules of users stay.
 
-    For workers of torch's kinds of dataset, in which torch's rule for tensors allocates new pages of torch's
-    own transport for each batch, and its rules for numbers take four times as long as NumPy.
+    For workers of torch's kinds of dataset: there torch's rule for tensors allocates new pages of torch's own
+    transport for each batch, and its rules for numbers take four times as long as NumPy.
     """
     private = _private()
     private.default_collate_fn_map.update(_own_rules(private.collate_tensor_fn))
 
 
 def _own_rules(stack_rest: _Rule) -> dict[Any, _Rule]:
-    """For each rule of torch's one that applies the table first.
+    """For each rule of torch's, a rule that applies the table first.
 
     Args:
-        stack_rest: Stacks the tensors that the table does not.
+        stack_rest: Stacks the tensors that the table does not stack.
     """
     private = _private()
     return {
         kind: _table_first(stack_rest if rule is private.collate_tensor_fn else rule)
         for kind, rule in private.default_collate_fn_map.items()
-        if _module_of(rule) == private.collate.__module__
+        if getattr(rule, "__module__", None) == private.collate.__module__
     }
 
 
@@ -236,14 +236,14 @@ def _table_first(rule: _Rule) -> _Rule:
         made = _of_kind(kinds.pop(), values) if len(kinds) == 1 else NotImplemented
         if made is not NotImplemented:
             return made
-        # torch would warn of read-only memory before it raises, or promotes.
+        # torch would warn of read-only memory before it raises or promotes.
         return rule([*map(_as_writable, values)], collate_fn_map=collate_fn_map)
 
     return apply
 
 
 def _stack_by_torch(tensors: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    """torch's rule as outside of its workers, where it takes shared memory and so cannot promote."""
+    """torch's rule outside of its workers. In a worker it uses shared memory, and cannot promote."""
     import torch
 
     if tensors[0].layout is not torch.strided or tensors[0].is_nested:
@@ -252,26 +252,22 @@ def _stack_by_torch(tensors: Sequence[Any], *, collate_fn_map: Any = None) -> An
 
 
 def _has_usual_rule(kind: type) -> bool:
-    """Whether values of a type are collated by a rule of torch's, or ours in its place, or by structure."""
+    """Whether values of a type are collated by torch's rule, our replacement of it, or by structure."""
     if "torch" not in sys.modules:
         return True
     private = _private()
     rules: dict[Any, _Rule] = private.default_collate_fn_map
     rule = rules.get(kind)
-    if rule is None:  # the first rule for a class that it is of, as torch looks it up
+    if rule is None:  # the first rule for one of its base classes, as torch finds it
         rule = next((rules[each] for each in rules if issubclass(kind, each)), None)
         if rule is None:
             return True
-    return _module_of(rule) in (private.collate.__module__, __name__)
+    return getattr(rule, "__module__", None) in (private.collate.__module__, __name__)
 
 
 def _has_usual_rule_for_tensors() -> bool:
     torch = sys.modules.get("torch")
     return torch is None or _has_usual_rule(torch.Tensor)
-
-
-def _module_of(rule: _Rule) -> str | None:
-    return getattr(rule, "__module__", None)
 
 
 def _leaf_types() -> tuple[type, ...]:
@@ -295,54 +291,47 @@ def collate_block(
     place_of: Callable[[int], str],
     enter: Callable[[str], object] = str,
 ) -> Any:
-    """What ``fn`` makes of the samples of a block: from its columns where both can, otherwise from rows.
+    """The batch that ``fn`` makes of a block: from its columns if both support it, otherwise from rows.
 
-    If anything is wrong with the samples, the rows are collated: so there is one place that reports it.
+    If anything is wrong with the samples, the rows are collated, so that errors come from one place.
 
     Args:
         fn: Any ``collate_fn``.
         block: The samples.
-        place_of: Says where a sample came from, by its index.
-        enter: Called with the stage that begins: making rows of columns is not what ``fn`` does.
+        place_of: Returns where a sample came from, by its index.
+        enter: Called with the stage that begins, since ``fn`` does not make rows of columns.
     """
-    if "torch" not in sys.modules and does_without_torch(fn):
-        with standing_in():
-            return _collate_block(fn, block, place_of, enter)
-    return _collate_block(fn, block, place_of, enter)
-
-
-def _collate_block(
-    fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str], enter: Callable[[str], object]
-) -> Any:
-    if isinstance(block, Columns):
-        batch = collate_columns(fn, block.fields)
-        if batch is not NotImplemented:
-            return batch
-        enter(DECODE)
-    rows = list(block.rows())  # the function may change it
-    enter(COLLATE)
-    with naming_entries(rows, place_of):
-        return fn(rows)
+    without_torch = "torch" not in sys.modules and does_without_torch(fn)
+    with standing_in() if without_torch else nullcontext():
+        if isinstance(block, Columns):
+            batch = collate_columns(fn, block.fields)
+            if batch is not NotImplemented:
+                return batch
+            enter(DECODE)
+        rows = list(block.rows())  # the function may change the list
+        enter(COLLATE)
+        with naming_entries(rows, place_of):
+            return fn(rows)
 
 
 def does_without_torch(fn: Callable[[Any], Any]) -> bool:
-    """Whether a function of ours makes batches of plain values without torch, and calls none of the user's.
+    """Whether a function makes batches of plain values without torch and without a user's function.
 
-    Such a function has a true ``does_without_torch``.
+    Such a function of ours has a true ``does_without_torch``.
     """
     return fn is default_collate or bool(getattr(fn, "does_without_torch", False))
 
 
 def takes_columns(fn: Callable[[Any], Any]) -> bool:
-    """Whether a function benefits from columns that would have to be made; ``default_collate`` does not."""
+    """Whether columns should be made for a function; ``default_collate`` does not benefit from them."""
     return hasattr(fn, "from_columns")
 
 
 def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> Any:
-    """What ``fn`` makes of the rows of these columns, without rows; NotImplemented where that is impossible.
+    """The batch that ``fn`` makes of these columns, without rows; NotImplemented if that is impossible.
 
-    A function may have a method ``from_columns(fields)``, which gives the same batch as the function does
-    from rows, or NotImplemented where it cannot. ``default_collate`` is known here, torch's own too.
+    A function may have a method ``from_columns(fields)``, which returns the same batch as the function does
+    from rows, or NotImplemented. ``default_collate`` is built in here, and torch's too.
     """
     torchs = getattr(sys.modules.get("torch.utils.data"), "default_collate", None)
     if fn is default_collate or (fn is torchs and torchs is not None):
@@ -352,13 +341,13 @@ def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> A
 
 
 def _stack_columns(fields: Mapping[str, Column]) -> Any:
-    """The batch that ``default_collate`` makes of the rows; NotImplemented where it may fail or differ."""
+    """The batch that ``default_collate`` makes of the rows; NotImplemented if it may fail or differ."""
     if not len(next(iter(fields.values()))) or not _has_usual_rule(dict):
         return NotImplemented
     try:
         batch = {name: _stack_column(column) for name, column in fields.items()}
     except Exception:
-        return NotImplemented  # it fails with the rows too, which then say where
+        return NotImplemented  # the rows fail too, and name the sample at fault
     return NotImplemented if any(part is NotImplemented for part in batch.values()) else batch
 
 

@@ -17,24 +17,25 @@ def empty_like(batch: Any, collate_fn: Callable[[Any], Any] | None = None) -> An
     """A batch of the structure of ``batch``, and of no samples.
 
     Args:
-        batch: Of tensors and arrays ``(B, ...)``, lists of ``B`` strings or objects, numbers of the batch,
-            and mappings, tuples and lists of these.
-        collate_fn: What made it. Its method ``empty(batch)``, if it has one, is asked instead.
+        batch: Tensors and arrays ``(B, ...)``, lists of ``B`` strings or objects, numbers of the batch, and
+            mappings, tuples and lists of these.
+        collate_fn: The function that made it. Its method ``empty(batch)``, if it has one, makes the result.
 
     Returns:
-        Its like: tensors and arrays ``(0, ...)`` of the same dtypes and devices, empty lists, and zeros.
+        The same structure: tensors and arrays ``(0, ...)`` of the same dtypes and devices, empty lists, and
+        zeros.
 
     Raises:
-        TypeError: Something else is in there, of which nobody here knows what it is without samples.
+        TypeError: It has a value of another type, which may depend on the samples.
     """
     make = getattr(collate_fn, "empty", None)
     return make(batch) if callable(make) else _without_rows(batch)
 
 
 def is_empty(batch: Any) -> bool:
-    """Whether a batch has no samples: one that ``uneven="pad"`` made for a rank that had none left.
+    """Whether a batch has no samples, as ``uneven="pad"`` makes it for a rank that has none left.
 
-    Its first tensor or array tells, ``(0, ...)`` or not; without one, its first list.
+    Its first tensor or array decides, ``(0, ...)`` or not; without one, its first list.
     """
     for leaf in _leaves(batch):
         return len(leaf) == 0
@@ -42,7 +43,7 @@ def is_empty(batch: Any) -> bool:
 
 
 def _leaves(value: Any) -> Any:
-    """What has a row for each sample, tensors and arrays before lists."""
+    """The values with a row for each sample, tensors and arrays before lists."""
     if isinstance(value, torch.Tensor | np.ndarray):
         if value.ndim:
             yield value
@@ -71,15 +72,15 @@ def _without_rows(value: Any) -> Any:
         inner = [_without_rows(part) for part in value]
         return type(value)(*inner) if hasattr(value, "_fields") else tuple(inner)
     if isinstance(value, list):
-        # A list is one of columns, as torch collates samples that are tuples, or one of samples' values.
+        # A list has columns, as torch collates samples that are tuples, or the values of samples.
         return [_without_rows(part) for part in value] if any(map(_is_nested, value)) else []
     if isinstance(value, bool | int | float):
         return type(value)(0)
     if value is None:
         return None
     raise TypeError(
-        f"expected a batch of tensors, arrays, lists and numbers, but found a {type(value).__name__}, of "
-        'which uneven="pad" cannot know what it is without samples: give collate_fn a method empty(batch)'
+        f"expected a batch of tensors, arrays, lists and numbers, but found a {type(value).__name__}: "
+        'uneven="pad" does not know its value without samples; give collate_fn a method empty(batch)'
     )
 
 
@@ -87,16 +88,16 @@ def _without_rows(value: Any) -> Any:
 
 
 def empty_to_text(batch: Any) -> str:
-    """What ``empty_from_text`` makes the batch of again. No pickle: nobody has to trust who wrote it.
+    """The batch as a text, for ``empty_from_text``. It is no pickle: its writer does not have to be trusted.
 
     Raises:
-        TypeError: It holds something else than what ``empty_like`` makes, strings and bytes.
+        TypeError: It holds something other than what ``empty_like`` makes, strings and bytes.
     """
     return json.dumps(_to_plain(batch))
 
 
 def empty_from_text(text: str) -> Any:
-    """The batch that a text stands for; tensors on the device of their kind.
+    """The batch of a text; tensors are on a device of the same type.
 
     Raises:
         ValueError: It is no such text, or names a class that this process has not imported.
@@ -179,7 +180,7 @@ def _name_of(kind: type) -> list[str]:
 
 
 def _class_of(name: list[str], base: type) -> Any:
-    """The class of this name, if this process has it already, and it is one of values."""
+    """The class of this name, if this process has imported it and it is a mapping or namedtuple."""
     module, qualname = name
     found: Any = sys.modules[module]
     for part in qualname.split("."):

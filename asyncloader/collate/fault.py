@@ -1,7 +1,7 @@
-"""Says what is wrong with samples that do not fit together: which field, at which entries, and what to do.
+"""Explains why samples do not fit together: which field, at which entries, and what to do.
 
-Runs only after a failure, so that a batch that can be made pays nothing for it. A ``collate_fn`` is given
-samples and nothing else, so that any will do; where they came from is kept beside the call.
+It runs only after a failure, so a batch that can be made costs nothing. A ``collate_fn`` gets samples and
+nothing else; where they came from is kept in a context variable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Path: TypeAlias = tuple[Any, ...]
 
 _MISSING = object()
 
-#: What to do about a value that is None.
+# What to do about a value that is None.
 _NULLS = (
     "a null has no place in a tensor: give it a value in .map, or leave such samples out by .filter, or by "
     "filters= of Parquet and Arrow; or fill it where shards are written, by fill_null of pyarrow or polars"
@@ -31,12 +31,12 @@ _NULLS = (
 
 
 class EntryNames(NamedTuple):
-    """What is known of the samples that are being collated.
+    """What is known of the samples that are collated.
 
     Attributes:
         samples: The samples.
-        place_of: Says where one came from, by its index; None if that is unknown.
-        whole: The samples that they stand for, with all of their fields.
+        place_of: Returns where a sample came from, by its index; None if that is unknown.
+        whole: The same samples with all of their fields.
     """
 
     samples: Sequence[Any]
@@ -49,7 +49,7 @@ _names: ContextVar[EntryNames | None] = ContextVar("asyncloader_entries", defaul
 
 @contextmanager
 def naming_entries(samples: Sequence[Any], place_of: Callable[[int], str]) -> Iterator[None]:
-    """While a batch is collated: where its samples came from, asked by their index only after a failure."""
+    """Set where the samples of a batch came from while it is collated; used only after a failure."""
     token = _names.set(EntryNames(samples, place_of, samples))
     try:
         yield
@@ -59,7 +59,7 @@ def naming_entries(samples: Sequence[Any], place_of: Callable[[int], str]) -> It
 
 @contextmanager
 def standing_for(samples: Sequence[Any], others: Sequence[Any]) -> Iterator[None]:
-    """While ``others`` are collated: they are ``samples`` without some fields, each from the same place."""
+    """Set that ``others`` are ``samples`` without some fields, while they are collated."""
     names = _names.get()
     known = names if names is not None and names.samples is samples else EntryNames(samples, None, samples)
     token = _names.set(known._replace(samples=others))
@@ -70,7 +70,7 @@ def standing_for(samples: Sequence[Any], others: Sequence[Any]) -> Iterator[None
 
 
 def entry(samples: Sequence[Any], index: int) -> str:
-    """``entry 3``, with the ``__key__`` of that sample and where it came from, as far as these are known."""
+    """``entry 3``, with the ``__key__`` and the place of that sample, as far as they are known."""
     return f"entry {_name_entry(samples, index)}"
 
 
@@ -85,7 +85,7 @@ def _name_entry(samples: Sequence[Any], index: int) -> str:
 
 
 def _place_of(sample: Any, index: int) -> str | None:
-    """Found by the object: a ``collate_fn`` may have picked from the batch, or changed its order."""
+    """Where a sample came from; found by identity, since a ``collate_fn`` may select or reorder samples."""
     names = _names.get()
     if names is None or names.place_of is None:
         return None
@@ -97,7 +97,7 @@ def _place_of(sample: Any, index: int) -> str | None:
 
 
 def _whole_of(samples: Sequence[Any]) -> Sequence[Any]:
-    """What ``samples`` stand for: the same with all of their fields."""
+    """The same samples with all of their fields."""
     names = _names.get()
     return names.whole if names is not None and names.samples is samples else samples
 
@@ -108,7 +108,7 @@ def _whole_of(samples: Sequence[Any]) -> Sequence[Any]:
 def note_field(
     error: Exception, batch: Sequence[Any], attempt: Attempt, leaf_types: tuple[type, ...]
 ) -> None:
-    """Note at ``error`` which field it is about; its message stays, so that code which matches it still does.
+    """Add a note to ``error`` about the field; its message stays, for code that matches it.
 
     Args:
         error: What collating the batch raised.
@@ -116,8 +116,8 @@ def note_field(
         attempt: Collates the values of one field; raises as the whole batch did.
         leaf_types: Types that ``attempt`` takes as a whole, whatever their structure.
     """
-    # Samples are the user's objects and may fail in any way when they are looked at again. A failed diagnosis
-    # must not replace the error that matters.
+    # Samples are the user's objects and may raise anything when they are used again. A failed diagnosis must
+    # not replace the error that matters.
     with suppress(Exception):
         error.add_note(_explain(batch, attempt, leaf_types))
 
@@ -143,7 +143,7 @@ def _explain(samples: Sequence[Any], attempt: Attempt, leaf_types: tuple[type, .
 def _descend(
     values: Sequence[Any], attempt: Attempt, leaf_types: tuple[type, ...], path: Path
 ) -> tuple[Path, Sequence[Any]]:
-    """Follow the first field that fails by itself, down to the values that are at fault."""
+    """Follow the first field that fails alone, down to the values at fault."""
     for key, inner in () if isinstance(values[0], leaf_types) else _fields(values):
         if any(value is _MISSING for value in inner):
             return (*path, key), inner
@@ -155,7 +155,7 @@ def _descend(
 
 
 def _fields(values: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """The fields of ``values`` as torch walks them: keys and structure of the first entry."""
+    """The fields of ``values`` in torch's order: by the keys and structure of the first entry."""
     first = values[0]
     if all(isinstance(value, Mapping) for value in values):
         for key in first:
@@ -191,13 +191,13 @@ def _field(path: Path) -> str:
     return f"field {path[0]!r}" + "".join(f"[{key!r}]" for key in path[1:])
 
 
-# --- advice: clauses that messages end with, empty where there is nothing to say ---
+# --- advice: clauses at the end of messages, or "" ---
 
 
 def _pad_advice(path: Path, samples: Sequence[Any]) -> str:
-    """Pad takes only fields of the sample itself, so there is none for what lies deeper.
+    """Advice to pad. There is none for nested fields, since Pad takes only fields of the sample itself.
 
-    All ragged fields are named, and those that a Pad has taken out already: the one advised takes its place.
+    All ragged fields are named, and those that a Pad pads already, since the advised Pad replaces it.
     """
     whole = _whole_of(samples)
     if len(path) != 1 or not isinstance(path[0], str) or not isinstance(whole[0], Mapping):
@@ -213,14 +213,14 @@ def _is_ragged(samples: Sequence[Any], name: Any) -> bool:
 
 
 def fill_advice(value: float, dtype: np.dtype[Any]) -> str:
-    """What to write where ``value`` does not fit the data's ``dtype``."""
+    """Advice for a padding value that does not fit the data's ``dtype``."""
     whole = dtype.kind in "biu" and -(1 << 63) <= value < 1 << 63 and value == int(value)
     wider = "complex128" if dtype.kind == "c" else "int64" if whole else "float64"
     return f'give the field a dtype that holds it, as with {{"value": {value!r}, "dtype": "{wider}"}}'
 
 
 def null_advice(*values: Any) -> str:
-    """For values of which one is a null or a list that holds one."""
+    """Advice if one of the values is a null, or a list that holds one."""
     for value in values:
         # By identity: an array would be compared value by value.
         held = [each is None for each in value] if isinstance(value, list | tuple) else []
@@ -230,18 +230,20 @@ def null_advice(*values: Any) -> str:
 
 
 def _type_advice(value: Any) -> str:
-    """For a value of a type that has no place in a batch."""
+    """Advice for a value whose type has no place in a batch."""
     if any((kind.__module__, kind.__name__) == ("PIL.Image", "Image") for kind in type(value).__mro__):
         return "; make an array of the image in .map, as with np.asarray(image)"
     if inspect.iscoroutine(value):
-        return "; nobody awaited it: give .map the async def function itself, or await it in one"
+        return "; it was never awaited: pass the async def function itself to .map, or await it in one"
     if inspect.isgenerator(value):
-        return "; a function with yield gives many: .map takes one that returns a sample"
+        return "; a function with yield makes many values: .map takes one that returns a sample"
     return null_advice(value)
 
 
 def squeeze_advice(*shapes: tuple[int, ...]) -> str:
-    """For sequences that may be wrapped in one more dimension."""
+    """Advice for sequences that may have one more dimension."""
     if not any(len(shape) > 1 and shape[0] == 1 for shape in shapes):
         return ""
-    return '; a tokenizer with return_tensors="pt" gives (1, T) for a sequence (T,): squeeze it, as with [0]'
+    return (
+        '; a tokenizer with return_tensors="pt" returns (1, T) for a sequence (T,): squeeze it, as with [0]'
+    )

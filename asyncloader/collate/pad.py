@@ -1,7 +1,7 @@
 """Pads sequences of unequal length to the longest of their batch.
 
-``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the dataset. ``PadField``
-says how to pad one field. ``PadLongest`` is the ``collate_fn`` of a batching by length that was given none.
+``Pad`` is a ``collate_fn``. It is frozen and picklable, so it can be sent to the workers with the dataset.
+``PadField`` is how one field is padded. ``PadLongest`` is the default ``collate_fn`` of batching by length.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class PadField:
     """How to pad one field.
 
     Args:
-        value: What to fill with. 0, because an embedding with ``padding_idx=0`` and a masked sum both
-            want it; -100 is what ``cross_entropy`` ignores in labels.
-        side: The side on which to fill. ``"right"``: packing, losses and most encoders expect it;
+        value: The padding value. 0, because an embedding with ``padding_idx=0`` and a masked sum both
+            want it; ``cross_entropy`` ignores -100 in labels.
+        side: The side that is padded. ``"right"``: packing, losses and most encoders expect it;
             ``"left"`` keeps the ends of prompts together for generation.
         multiple_of: Round the width ``T`` up to a multiple of this. 1: no rounding. 8 (fp16) to 64
             fills the tiles of tensor cores. Equal to ``max_length``, every batch gets that width.
         max_length: The longest sequence allowed, in positions; a multiple of ``multiple_of``, so that
             ``T`` never passes it. None: no limit.
-        overflow: What to do with a longer one. ``"raise"``, since data lost silently is worse than an
+        overflow: What to do with a longer sequence. ``"raise"``, since silent loss of data is worse than an
             error; ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
         dtype: NumPy or torch dtype of the padded field. None: that of the data, which must be the same
             in all entries of a batch (int64 or float64 for lists, as in ``default_collate``; int64 if
@@ -69,7 +69,7 @@ class PadField:
             that would not survive raises.
 
     Raises:
-        ValueError: An option out of range, or a ``value`` that does not fit ``dtype``.
+        ValueError: An option is out of range, or ``value`` does not fit ``dtype``.
     """
 
     value: float = 0
@@ -80,7 +80,7 @@ class PadField:
     dtype: Any = None
 
     def with_options(self, name: str, given: object) -> PadField:
-        """The same with the options, or the value, that are given for the field ``name``."""
+        """The same with the options, or the padding value, for the field ``name``."""
         options: Any = given if isinstance(given, Mapping) else {"value": given}
         if unknown := [option for option in options if option not in PadOptions.__annotations__]:
             raise TypeError(
@@ -116,27 +116,27 @@ class Pad:
     a dict of tensors.
 
     Args:
-        fields: For each field to pad, the value to fill with; or a mapping of options of its own, of
-            ``value``, ``side``, ``multiple_of``, ``max_length``, ``overflow`` and ``dtype``, as in
+        fields: For each field to pad, the padding value; or a mapping of its own options, from ``value``,
+        ``side``, ``multiple_of``, ``max_length``, ``overflow`` and ``dtype``, as in
             ``{"labels": {"value": -100, "max_length": 512}}``. ``dtype`` is what the field is converted to,
             which raises where it would change a value. A field holds one sequence ``(T_i, ...)`` per sample:
             a list of numbers, a NumPy array, a CPU tensor, or bytes (as uint8). Dtype and trailing dimensions
             are the same throughout a batch.
-        side: The side on which to fill, unless a field says otherwise, as with the next three. ``"right"``:
-            packing, losses and most encoders expect it; ``"left"`` keeps the ends of prompts together for
-            generation.
+        side: The side that is padded, unless a field sets its own, as with the next three options.
+            ``"right"``: packing, losses and most encoders expect it; ``"left"`` keeps the ends of prompts
+            together for generation.
         multiple_of: Round the width ``T`` up to a multiple of this. 1: no rounding. 8 (fp16) to 64 fills the
             tiles of tensor cores. Equal to ``max_length``, every batch gets that width.
         max_length: The longest sequence allowed, in positions; a multiple of ``multiple_of``, so that ``T``
             never passes it. None: no limit.
-        overflow: What to do with a longer one. ``"raise"``, since data lost silently is worse than an error;
-            ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
-        mask: Add ``<field>_mask``. Off: the lengths say the same in less memory.
+        overflow: What to do with a longer sequence. ``"raise"``, since silent loss of data is worse than an
+            error; ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
+        mask: Add ``<field>_mask``. Off by default: the lengths say the same in less memory.
         sort_by: One of ``fields``: order the batch by its lengths, longest first, as
-            ``pack_padded_sequence`` wants it. All fields are permuted alike; equal lengths keep their
+            ``pack_padded_sequence`` requires. All fields are permuted alike; equal lengths keep their
             order. None: the order of the samples.
-        collate_fn: Collates what ``fields`` does not name: gets the samples without the padded fields,
-            returns a mapping. ``default_collate``, so ``__key__`` and ``__url__`` become lists.
+        collate_fn: Collates the other fields: it gets the samples without the padded fields, and returns
+            a mapping. By default ``default_collate``, so ``__key__`` and ``__url__`` become lists.
 
     Returns:
         From a call with ``B`` samples, a dict with the other fields as collated, and for each padded
@@ -145,11 +145,11 @@ class Pad:
         batch, rounded up to ``multiple_of``; 0 if all are empty.
 
     Raises:
-        ValueError: At construction, an option out of range, or names that clash. In a call, a field
-            that is missing, unequal in dtype or trailing dimensions, too long, or no sequence of
-            numbers, with the entry and its ``__key__``; a padding value that does not fit the dtype; a
-            sample that has a field with a generated name; an empty batch.
-        TypeError: An unknown option of a field; or a sample is not a mapping.
+        ValueError: At construction, an option is out of range, or names clash. In a call, a field is
+            missing, unequal in dtype or trailing dimensions, too long, or no sequence of numbers, with
+            the entry and its ``__key__``; a padding value does not fit the dtype; a sample has a field
+            with a generated name; or the batch is empty.
+        TypeError: A field has an unknown option; or a sample is not a mapping.
     """
 
     fields: Mapping[str, float | PadOptions]
@@ -180,7 +180,7 @@ class Pad:
         self._check_names(samples[0], "the samples")
         pieces = {name: _pieces(samples, name, how) for name, how in self._padding.items()}
         if self.sort_by is not None:
-            # Sorting the samples, not the batch, permutes whatever collate_fn makes of them as well.
+            # Sorting the samples, not the batch, also permutes what collate_fn makes of them.
             lengths = np.fromiter(map(len, pieces[self.sort_by]), np.int64)
             order = np.argsort(-lengths, kind="stable").tolist()
             samples = [samples[i] for i in order]
@@ -204,7 +204,7 @@ class Pad:
                 others = {name: take_of(column, order) for name, column in others.items()}
             padded = {name: runs[name].lay(how) for name, how in padding.items()}
         except ValueError:
-            return NotImplemented  # the rows say which sample is at fault
+            return NotImplemented  # collating the rows names the sample at fault
         collated = collate_columns(self.collate_fn, others) if others else {}
         if not isinstance(collated, Mapping) or not collated.keys().isdisjoint(self._generated()):
             return NotImplemented
@@ -215,7 +215,7 @@ class Pad:
 
     @property
     def does_without_torch(self) -> bool:
-        """See ``collate_block``: neither a subclass nor a function of the user's is called."""
+        """See ``collate_block``: no subclass and no user's function is called."""
         return type(self) is Pad and self.collate_fn is default_collate
 
     def _generated(self) -> list[str]:
@@ -272,7 +272,7 @@ def _pieces(samples: Sequence[Mapping[str, Any]], name: str, how: PadField) -> l
 def _check_mappings(samples: Sequence[Any]) -> None:
     if not samples:
         raise ValueError("Pad expected at least one sample, found an empty batch")
-    # Nearly always plain dicts, which a set of types shows without an abstract-class check for each.
+    # They are nearly always plain dicts; a set of types avoids an abstract-class check for each.
     if set(map(type, samples)) == {dict}:
         return
     for index, sample in enumerate(samples):
@@ -285,10 +285,10 @@ def _check_mappings(samples: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class PadLongest:
-    """A ``collate_fn``: ``Pad`` of a field if it holds sequences; the default, if it holds their lengths.
+    """A ``collate_fn``: ``Pad`` if a field holds sequences, ``default_collate`` if it holds their lengths.
 
     Args:
-        field: Its name. It is filled with 0.
+        field: The name of the field. It is padded with 0.
         multiple_of: Widths are rounded up to a multiple of it.
     """
 
@@ -301,7 +301,7 @@ class PadLongest:
         return self._choose(is_number)(samples)
 
     def from_columns(self, fields: Mapping[str, Column]) -> Any:
-        """The same batch from columns, where what was chosen can make it; otherwise NotImplemented."""
+        """The same batch from columns, if the chosen function can make it; otherwise NotImplemented."""
         column = fields.get(self.field)
         chosen = self._choose(isinstance(column, np.ndarray) and column.ndim == 1)
         return collate_columns(chosen, fields)
@@ -318,7 +318,7 @@ class _Runs:
     """``B`` sequences of one array.
 
     Attributes:
-        values: ``(m, ...)`` in the dtype that they are to be padded in, contiguous.
+        values: ``(m, ...)`` in the dtype of the padded field, contiguous.
         starts: ``(B,) int64``.
         lengths: ``(B,) int64``.
     """
@@ -359,7 +359,7 @@ class _Runs:
         return _Runs(self.values, self.starts[order], self.lengths[order])
 
     def lay(self, how: PadField) -> NDArray[Any]:
-        """``(B, T, ...)``; raises ValueError where the filling does not fit."""
+        """``(B, T, ...)``; raises ValueError if the padding value does not fit."""
         return lay_runs(
             self.values,
             self.starts,
@@ -378,13 +378,13 @@ def _ragged_of(column: Column) -> Ragged:
     raise ValueError("expected sequences, found numbers")
 
 
-# --- what both ways share ---
+# --- rows and columns ---
 
 
 def _padded_entries(
     name: str, padded: NDArray[Any], lengths: NDArray[np.int64], side: Side, mask: bool
 ) -> dict[str, torch.Tensor]:
-    """What a batch has of one padded field: ``name``, ``name_lengths`` and, if asked for, ``name_mask``."""
+    """The entries of one padded field in a batch: ``name``, ``name_lengths`` and perhaps ``name_mask``."""
     entries = {name: tensor_of(padded), f"{name}_lengths": tensor_of(lengths)}
     if mask:
         entries[f"{name}_mask"] = tensor_of(real_mask(lengths, padded.shape[1], side))
@@ -392,7 +392,7 @@ def _padded_entries(
 
 
 def _numpy_dtype(given: Any) -> np.dtype[Any]:
-    """``np.dtype`` of whatever names one, ``torch.int64`` included."""
+    """The ``np.dtype`` that is given in any form, also as ``torch.int64``."""
     try:
         dtype = np.dtype(str(given).removeprefix("torch.") if str(given).startswith("torch.") else given)
     except TypeError:

@@ -1,7 +1,7 @@
 """Lays sequences of unequal length side by side in one array. Pure NumPy.
 
-A *piece* is one entry's sequence: an array ``(T_i, ...)``. The pieces of a batch have one dtype and the
-same trailing dimensions; ``to_pieces`` sees to that, and everything after it relies on it.
+A *piece* is the sequence of one entry: an array ``(T_i, ...)``. The pieces of a batch have one dtype and the
+same trailing dimensions. ``to_pieces`` ensures this, and the other functions rely on it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Where: TypeAlias = Callable[[int], str]
 def lay(
     pieces: Sequence[Piece], *, value: float = 0, side: Side = "right", multiple_of: int = 1
 ) -> tuple[Piece, NDArray[np.int64]]:
-    """Copy the pieces into the rows of one array, and fill up the rest.
+    """Copy the pieces into the rows of one array, and fill the remaining places.
 
-    One allocation and one slice assignment per piece; joining the pieces and assigning them through a
+    One allocation and one slice assignment per piece. Joining the pieces and assigning them through a
     boolean mask, without a Python loop, took 1.6 times as long (64 pieces of about 200 int32).
 
     Args:
-        pieces: ``B`` arrays ``(T_i, ...)``, at least one, that are known to be alike.
-        value: What to fill with; must be representable in the pieces' dtype.
+        pieces: ``B`` alike arrays ``(T_i, ...)``, at least one.
+        value: The padding value; the pieces' dtype must be able to represent it.
         side: The side on which to fill.
         multiple_of: The width ``T`` is the longest ``T_i`` rounded up to a multiple of this; 0 stays 0.
 
@@ -67,9 +67,9 @@ def lay_runs(
 ) -> Piece:
     """``lay`` for pieces that are runs of one array.
 
-    Copied as bytes: of runs of about 200 int32, 64 at a time, this does 1.2 times as many as NumPy's slice
-    assignments, and those twice as many as an index or a mask for each value. Another dtype is better made
-    of all values before.
+    Runs are copied as bytes. With 64 runs of about 200 int32 this is 1.2 times as fast as NumPy's slice
+    assignments, which are twice as fast as an index or a mask for each value. Convert all values to another
+    dtype before.
 
     Args:
         values: ``(m, ...)``, contiguous and in native byte order.
@@ -89,7 +89,7 @@ def lay_runs(
 
 
 def _blank(lengths: NDArray[np.int64], like: Piece, value: float, multiple_of: int) -> Piece:
-    """``(B, T, ...)`` of nothing but the filling."""
+    """``(B, T, ...)`` filled with the padding value."""
     dtype = like.dtype.newbyteorder("=")
     fill = exact_fill(value, dtype)
     width = -(-int(lengths.max()) // multiple_of) * multiple_of
@@ -102,7 +102,7 @@ def _bytes(array: Piece) -> memoryview:
 
 
 def real_mask(lengths: NDArray[np.int64], width: int, side: Side) -> NDArray[np.bool_]:
-    """``(B, width) bool``: True where ``lay`` put a piece, False where it filled."""
+    """``(B, width) bool``: True where ``lay`` put a piece, False where it padded."""
     columns = np.arange(width)
     if side == "right":
         return columns < lengths[:, None]
@@ -112,8 +112,7 @@ def real_mask(lengths: NDArray[np.int64], width: int, side: Side) -> NDArray[np.
 def bound(pieces: list[Piece], max_length: int, overflow: Overflow, side: Side, where: Where) -> list[Piece]:
     """Refuse or cut the pieces longer than ``max_length``.
 
-    What is cut is the padded side, the one that ``side`` calls expendable: the end of a sequence padded
-    on the right, the start of one padded on the left.
+    The padded side is cut: the end of a sequence padded on the right, the start of one padded on the left.
 
     Raises:
         ValueError: A piece is longer and ``overflow`` is ``"raise"``.
@@ -132,12 +131,12 @@ def bound(pieces: list[Piece], max_length: int, overflow: Overflow, side: Side, 
 def to_pieces(values: Sequence[Any], dtype: np.dtype[Any] | None, where: Where) -> list[Piece]:
     """Turn one field's values, one per entry, into pieces of one dtype and equal trailing dimensions.
 
-    An empty sequence ``(0,)`` takes those of the others: nobody has chosen what ``np.array([])`` has.
+    An empty sequence ``(0,)`` takes those of the others, since the dtype of ``np.array([])`` means nothing.
 
     Args:
         values: Sequences of numbers: lists, arrays, CPU tensors, or bytes, which are ``uint8``.
         dtype: What to convert to; None: the values must agree.
-        where: Names an entry in errors.
+        where: Returns the name of an entry, for errors.
 
     Raises:
         ValueError: A value is no sequence of numbers, differs from the first one in dtype or trailing
@@ -151,7 +150,7 @@ def to_pieces(values: Sequence[Any], dtype: np.dtype[Any] | None, where: Where) 
 
 
 def to_arrays(values: Sequence[Any], where: Where) -> list[Piece]:
-    """``to_pieces`` before they are made alike: each in its own dtype.
+    """The arrays of ``to_pieces`` before they are made alike: each in its own dtype.
 
     Raises:
         ValueError: A value is no sequence of numbers.
@@ -160,7 +159,7 @@ def to_arrays(values: Sequence[Any], where: Where) -> list[Piece]:
         value if type(value) is np.ndarray else _as_array(value, index, where)
         for index, value in enumerate(values)
     ]
-    # As in _check_alike: sets first, the loop over entries only to name the culprit.
+    # As in _check_alike: sets first; the loop over entries only names the entry at fault.
     if 0 in {piece.ndim for piece in pieces} or not all(map(is_number, {piece.dtype for piece in pieces})):
         for index, piece in enumerate(pieces):
             if piece.ndim == 0 or not is_number(piece.dtype):
@@ -181,10 +180,10 @@ def exact_fill(value: float, dtype: np.dtype[Any]) -> Any:
     """``value`` as a scalar of ``dtype``.
 
     Raises:
-        ValueError: An integer or bool dtype cannot hold it as it is, or a float dtype overflows.
+        ValueError: An integer or bool dtype cannot represent it, or a float dtype overflows.
     """
     if type(value) is int and value == 0:
-        return dtype.type(0)  # what nearly everybody fills with, without the 5 us of what follows
+        return dtype.type(0)  # the usual padding, without the 5 us of the code below
     try:
         with np.errstate(all="ignore"):
             fill = np.asarray(value).astype(dtype)[()]
@@ -203,12 +202,12 @@ def _as_array(value: Any, index: int, where: Where) -> Piece:
     if isinstance(value, bytes | bytearray):
         return np.frombuffer(value, np.uint8)
     if isinstance(value, Ragged) and not len(value):
-        value = []  # as the rows would have it: no sequences have no length that they share
+        value = []  # as rows would have it: no sequences share no length
     try:
-        # A tensor's own method takes 0.7 us, asarray() 1.2 us. Found by name: no torch in this module.
+        # A tensor's own method takes 0.7 us, asarray() 1.2 us. Found by name: this module has no torch.
         return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     except (ValueError, TypeError, RuntimeError) as error:
-        # A ragged list, or a tensor that NumPy cannot read: on a GPU, sparse, requiring grad, bfloat16.
+        # A ragged list, or a tensor that NumPy cannot read: on a GPU, sparse, with gradients, bfloat16.
         raise ValueError(
             f"{where(index)}: expected a sequence of numbers (T, ...), "
             f"found {type(value).__qualname__} that NumPy cannot read: {error}"
@@ -216,11 +215,11 @@ def _as_array(value: Any, index: int, where: Where) -> Piece:
 
 
 def _adopt_empty(values: Sequence[Any], pieces: list[Piece]) -> list[Piece]:
-    """Give what is of shape ``(0,)`` the dtype and trailing dimensions of the others."""
+    """Give pieces of shape ``(0,)`` the dtype and trailing dimensions of the others."""
     if all(piece.shape != (0,) for piece in pieces):
         return pieces
     typed = next((piece for piece in pieces if piece.shape != (0,)), None)
-    if typed is None:  # all of them: the dtype of the first that has one, which a list has not
+    if typed is None:  # all are empty: the dtype of the first that has one; a list has none
         arrays = zip(values, pieces, strict=True)
         typed = next((piece for value, piece in arrays if not isinstance(value, list | tuple | Ragged)), None)
     like = np.zeros(0, np.int64) if typed is None else typed[:0]
@@ -228,10 +227,10 @@ def _adopt_empty(values: Sequence[Any], pieces: list[Piece]) -> list[Piece]:
 
 
 def exact_cast(piece: Piece, dtype: np.dtype[Any], where: Callable[[], str]) -> Piece:
-    """Convert; a float may be rounded to a shorter float, any other change of a value is refused.
+    """Convert. A float may be rounded to a shorter float; any other change of a value is refused.
 
     Raises:
-        ValueError: A value would change, or a complex number become real or the other way round.
+        ValueError: A value would change, or a complex number would become real, or a real number complex.
     """
     source = piece.dtype
     # NumPy calls int64 to float64 safe, though it rounds beyond 2**53.
@@ -245,7 +244,7 @@ def exact_cast(piece: Piece, dtype: np.dtype[Any], where: Callable[[], str]) -> 
         if dtype.kind in "iu" and source.kind in "iu":
             bounds = np.iinfo(dtype)
             if not piece.size or (piece.min() >= bounds.min and piece.max() <= bounds.max):
-                return cast  # what the tests below find in twice the time
+                return cast  # the tests below find the same in twice the time
         if dtype.kind in "fc" and source.kind in "fc":
             kept = np.isfinite(cast) | ~np.isfinite(piece)
         else:
@@ -260,7 +259,7 @@ def exact_cast(piece: Piece, dtype: np.dtype[Any], where: Callable[[], str]) -> 
 def _check_alike(pieces: Sequence[Piece], where: Where) -> None:
     if not pieces:
         raise ValueError("expected at least one sequence, found an empty batch")
-    # Two sets for the good case; the loop that finds the culprit runs only in the bad one.
+    # Two sets for the good case; the loop that finds the entry at fault runs only in the bad one.
     if len({piece.dtype for piece in pieces}) == 1 == len({piece.shape[1:] for piece in pieces}):
         return
     first = pieces[0]

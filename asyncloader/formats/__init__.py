@@ -1,9 +1,9 @@
 """Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
 
-A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
-One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
-it must see, and returns those to be read, with the decoder to feed them to. One may have both: a plan for
-parts of a shard, and a decoder for all of it.
+A new format is a new file with a class that derives from :class:`.decoder.Decoder`, and one row in
+``formats``. A format that is not read from front to back has a plan instead: a generator that requests the
+spans of bytes that it must see, and returns the spans to read, with the decoder that gets them. A format may
+have both: a plan for parts of a shard, and a decoder for all of it.
 """
 
 from __future__ import annotations
@@ -30,43 +30,25 @@ from .tar import open_tar
 from .tar_layout import ZERO_BLOCK
 from .tfrecord import open_tfrecord
 
-__all__ = [
-    "Format",
-    "check_delimited",
-    "check_format",
-    "check_selection",
-    "columns_of_all",
-    "compression_named",
-    "compression_suffixes",
-    "format_of",
-    "formats",
-    "has_format",
-    "known_suffixes",
-    "may_be_empty",
-    "open_decoder",
-    "open_plan",
-    "split_suffix",
-]
-
 
 class Format(NamedTuple):
     """A row of the table.
 
     Attributes:
         suffixes: Endings of the file names, in lower case; a compression's suffix may follow. None for a
-            format whose shards are read by what an index beside them says of their samples.
-        open: Makes the decoder of a shard that is read from front to back; None for a format with a plan
-            alone.
-        plan: Makes the plan of what to read of a shard, or None where all of it is better read from front to
+            format whose shards are described by an index beside them.
+        open: Makes the decoder of a shard that is read from front to back; None for a format with only a
+            plan.
+        plan: Makes the plan of what to read of a shard, or None if all of it is better read from front to
             back; None for a format that always is.
-        options: Those of ``from_urls`` that it takes: ``"columns"`` of which some can be chosen; what is
-            compressed as a whole has a row of its own then. ``"filters"`` of rows, by pyarrow, which decodes
-            without the interpreter's lock. The ``"delimiter"`` of fields.
-        short_suffixes: Endings that stand for format and compression at once, with the compression.
-        close: What a decoder is fed in place of the samples that follow, to hand out the last one before
+        options: The options of ``from_urls`` that it takes: ``"columns"`` if some can be chosen (shards that
+            are compressed as a whole have a row of their own then); ``"filters"`` of rows, by pyarrow, which
+            decodes without the interpreter's lock; the ``"delimiter"`` of fields.
+        short_suffixes: Endings that stand for format and compression together, with the compression.
+        close: What a decoder is fed in place of the following samples, so that it returns the last one before
             them.
-        may_be_empty: Whether a shard of no bytes is one without samples, rather than a truncated one.
-        reopens: Whether a plan reads no more than a part of a group of samples before those that are wanted.
+        may_be_empty: Whether a shard of no bytes has no samples, rather than being truncated.
+        reopens: Whether a plan reads at most a part of a group of samples before the wanted ones.
     """
 
     suffixes: tuple[str, ...]
@@ -84,7 +66,7 @@ _COLUMNS, _ARROW = ("columns",), ("columns", "filters")
 
 formats: Mapping[str, Format] = MappingProxyType(
     {
-        # A sample of tar has all its members when one of another begins, or the end.
+        # A sample of tar is complete when a member of the next one begins, or at the end.
         "tar": Format((".tar",), open_tar, short_suffixes=_TAR_SUFFIXES, close=ZERO_BLOCK),
         "jsonl": Format((".jsonl", ".ndjson"), open_jsonl, may_be_empty=True),
         "text": Format((".txt", ".text"), open_text, may_be_empty=True),
@@ -92,7 +74,7 @@ formats: Mapping[str, Format] = MappingProxyType(
         "tsv": Format((".tsv",), partial(open_csv, usual="\t"), options=("delimiter",)),
         "parquet": Format((".parquet", ".pq"), plan=plan_parquet, options=_ARROW, reopens=True),
         "arrow": Format((".arrow", ".feather", ".ipc"), plan=plan_arrow, options=_ARROW),
-        # Before "mds", which their names have too.
+        # Before "mds", whose suffix their names have too.
         **{
             f"mds.{family}": Format((f".mds.{family}",), partial(open_packed_mds, family), options=_COLUMNS)
             for family in COMPRESSIONS
@@ -113,20 +95,20 @@ def format_of(path: str) -> str:
     """The format that a URL's or path's suffix names.
 
     Args:
-        path: URL or path of a shard; a query or fragment after it is not looked at.
+        path: URL or path of a shard; a query or fragment is ignored.
 
     Returns:
         A name in ``formats``.
 
     Raises:
-        ValueError: No known suffix; the message lists them. Or one of a compression, behind that of a format
-            that is not compressed as a whole.
+        ValueError: There is no known suffix; the message lists them. Or the suffix is that of a compressed
+            shard, in a format that is not compressed as a whole.
     """
     name, compression = split_suffix(path)
     if compression is not None and "columns" in formats[name].options:
         inside = f"; {name} compresses its columns inside" if "filters" in formats[name].options else ""
         raise ValueError(
-            f"{path.rpartition('/')[2]!r} is compressed as a whole, and {name} is not read like that: "
+            f"{path.rpartition('/')[2]!r} is compressed as a whole, which {name} does not support: "
             f"decompress it{inside}"
         )
     return name
@@ -142,10 +124,10 @@ def has_format(path: str) -> bool:
 
 
 def split_suffix(path: str) -> tuple[str, str | None]:
-    """Format and compression that a suffix names, the latter None if it names none.
+    """The format and the compression that a suffix names; None for no compression.
 
     Raises:
-        ValueError: No known suffix; the message lists them.
+        ValueError: There is no known suffix; the message lists them.
     """
     name = (urlsplit(path).path if "://" in path else path).lower()
     endings = {"": None, **compression_suffixes}
@@ -157,7 +139,7 @@ def split_suffix(path: str) -> tuple[str, str | None]:
         for suffix, compression in row.short_suffixes.items():
             if name.endswith(suffix):
                 return format_name, compression
-    # Only the last part of the path: what comes before it may hold secrets.
+    # Only the last part of the path: the part before it may hold secrets.
     raise ValueError(
         f"cannot tell the format of {name.rpartition('/')[2]!r}: expected a name that ends with "
         f"{known_suffixes()}; or name the format"
@@ -165,14 +147,14 @@ def split_suffix(path: str) -> tuple[str, str | None]:
 
 
 def compression_named(path: str) -> str | None:
-    """The compression that the end of a path names, whatever stands before it; None if it names none."""
+    """The compression that the end of a path names, whatever stands before it; None if there is none."""
     name = path.lower()
     endings = [compression_suffixes, *(row.short_suffixes for row in formats.values())]
     return next((of[end] for of in endings for end in of if name.endswith(end)), None)
 
 
 def may_be_empty(name: str, path: str) -> bool:
-    """Whether a shard of no bytes is a whole one: of lines without any kind of mark, and not compressed.
+    """Whether a shard of no bytes is complete: its format has no marks, and it is not compressed.
 
     Args:
         name: Its format.
@@ -199,16 +181,16 @@ def known_suffixes() -> str:
 
 
 def check_format(name: str) -> None:
-    """Refuse what is no name of a format whose shards tell by themselves what they hold.
+    """Refuse a name that is not that of a format without an index.
 
     Raises:
-        ValueError: Not a name in ``formats``, or of one that takes an index.
+        ValueError: It is no name in ``formats``, or the format needs an index.
     """
     known, indexed = (
         [repr(each) for each, row in formats.items() if (not row.suffixes) == by_index]
         for by_index in (False, True)
     )
-    if name not in [*formats]:  # whatever it is, a list too
+    if name not in [*formats]:  # it may be of any type, even a list
         raise ValueError(
             f"format must be one of {', '.join(known)}, or, for a folder with its index.json, "
             f"{' or '.join(indexed)}, not {name!r}"
@@ -234,18 +216,18 @@ def open_decoder(name: str, **spec: Any) -> Decoder:
         A decoder whose trails count from the start of the shard.
 
     Raises:
-        ValueError: An unknown format, one that is read by a plan, or a negative number.
+        ValueError: The format is unknown or needs a plan, or a number is negative.
     """
     row, wanted = _row(name), ShardSpec(**spec)
     if min(wanted.start_sample, wanted.start_byte, wanted.skip) < 0:
         raise ValueError(f"start_sample, start_byte and skip must be 0 or more, not {spec}")
     if row.open is None:
-        raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
+        raise ValueError(f"{name!r} is not read from front to back: use open_plan")
     return row.open(wanted)
 
 
 def open_plan(name: str, **spec: Any) -> Planning | None:
-    """The plan of what to read of one shard; None if it is to be read from front to back.
+    """The plan of what to read of one shard; None if it is read from front to back.
 
     Args:
         name: A name in ``formats``.
@@ -259,15 +241,15 @@ def open_plan(name: str, **spec: Any) -> Planning | None:
 
 
 def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selection:
-    """The selection that reads these columns and no others, where all of the shards can do so.
+    """The selection that reads only these columns, if all formats can do so.
 
     Args:
         columns: Names of fields; None for all.
         names: The formats of the shards.
 
     Returns:
-        ``EVERYTHING`` where nothing is chosen, and where a shard is read from front to back: of its samples
-        fields are then picked when they are there.
+        ``EVERYTHING`` if nothing is chosen, or if a shard is read from front to back: then fields are picked
+        from its samples later.
 
     Raises:
         TypeError, ValueError: See ``make_selection``.
@@ -278,14 +260,14 @@ def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selec
 
 
 def check_delimited(delimiter: str | None, names: Iterable[str]) -> None:
-    """Refuse a delimiter that cannot be one, or of shards without any.
+    """Refuse a delimiter that is not valid, or for shards without delimiters.
 
     Args:
-        delimiter: What is to separate the fields of CSV; None for what is usual.
+        delimiter: What separates the fields of CSV; None for the usual one.
         names: The formats of the shards.
 
     Raises:
-        TypeError, ValueError: See ``check_delimiter``; or one of the formats has none.
+        TypeError, ValueError: See ``check_delimiter``; or a format has no delimiter.
     """
     if delimiter is None:
         return
@@ -299,15 +281,15 @@ def check_delimited(delimiter: str | None, names: Iterable[str]) -> None:
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:
-    """Refuse to choose among columns where there are none, or to read without pyarrow what needs it.
+    """Refuse columns or filters for formats without them, and a format that needs pyarrow without it.
 
     Args:
         selection: What is wanted.
         names: The formats of the shards.
 
     Raises:
-        ValueError: One of them has no columns, or no filters.
-        ImportError: One of them is read with pyarrow, and that is not installed.
+        ValueError: A format has no columns, or no filters.
+        ImportError: A format needs pyarrow, which is not installed.
     """
     found = dict.fromkeys(names)
     for option, asked, can in (

@@ -1,16 +1,15 @@
-"""Arrow IPC: files (Feather is one) and streams, told apart by their content.
+"""Arrow IPC: files (Feather is one) and streams, distinguished by their content.
 
-Of a file the footer says where its batches are. Whatever columns are wanted, whole batches are read. A
-position is the number of rows that were had; how many a batch has is only seen in it, so that those before
-are read again, and not converted. pyarrow decodes messages, but only from a file that it may block on; the
-framing read here tells when the next one is there as a whole. Offsets in metadata are checked, not trusted.
+The footer of a file states where its batches are. Whole batches are read, whatever columns are wanted. A
+position is the number of rows that were read. Only a batch itself states how many rows it has, so the batches
+before a position are read again, and not converted. pyarrow decodes messages, but it blocks on its file; the
+framing is parsed here, to know when the next message is complete. Offsets in metadata are never trusted.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -20,22 +19,32 @@ from typing import Any, NamedTuple
 from ..blocks import Block
 from ..errors import FormatError
 from ..types import Layout, Planning, Span
-from .arrow_columns import arrow, told
-from .compression import SIGNATURE_BYTES, compression_of
-from .decoder import ByteQueue, Decoder, HeldSpans, Selection, ShardSpec, describe_bytes, merge, read_footer
-from .selection import Choice, check_rows, choose, pick
+from .arrow_columns import arrow, pyarrow_errors
+from .compression import describe_whole
+from .decoder import (
+    ByteQueue,
+    Decoder,
+    HeldSpans,
+    Selection,
+    ShardSpec,
+    check_reached,
+    merge,
+    most_unpacked,
+    read_footer,
+)
+from .selection import Choice, choose, pick
 
 
 class FlatTable:
-    """A table of a buffer, whose every offset is checked.
+    """A table in a flatbuffer; every offset is checked.
 
     Args:
         content: The buffer.
-        what: It is, for messages.
-        at: Where in the buffer stands the offset of the table; the root's by default.
+        what: Name of the buffer, for messages.
+        at: The place in the buffer of the table's offset; by default the root's.
 
     Raises:
-        FormatError: It is no flatbuffer; also from the methods.
+        FormatError: This is no flatbuffer. Also raised by the methods.
     """
 
     def __init__(self, content: bytes, what: str, at: int = 0) -> None:
@@ -46,24 +55,24 @@ class FlatTable:
         self._fields_bytes = self._read("<H", self._fields)
 
     def number(self, field: int, kind: str) -> int:
-        """The number in a field, of a kind as ``struct`` spells it; 0 if the table lacks the field."""
+        """The number in a field, whose format is one of ``struct``; 0 if the table lacks the field."""
         at = self._place(field)
         return 0 if at is None else self._read(kind, at)
 
     def table(self, field: int) -> FlatTable | None:
-        """The table in a field; None if this one lacks the field."""
+        """The table in a field; None if this table lacks the field."""
         at = self._place(field)
         return None if at is None else FlatTable(self._content, self._what, at)
 
     def structs(self, field: int, kind: str) -> list[tuple[int, ...]]:
-        """The structs in a vector, each of a kind as ``struct`` spells it."""
+        """The structs in a vector, whose format is one of ``struct``."""
         at = self._place(field)
         if at is None:
             return []
         vector = at + self._read("<I", at)
         count, size = self._read("<I", vector), struct.calcsize(kind)
         if vector + 4 + count * size > len(self._content):
-            raise self._damaged(f"a vector of {count} entries is longer than it")
+            raise self._damaged(f"a vector of {count} entries does not fit")
         return [struct.unpack_from(kind, self._content, vector + 4 + nth * size) for nth in range(count)]
 
     def _place(self, field: int) -> int | None:
@@ -81,37 +90,40 @@ class FlatTable:
         return FormatError(f"arrow: damaged: {self._what}: {how}")
 
 
-# As of a page of Parquet.
-_MOST_BYTES = 256 << 20
-_MOST_RATIO = 100
-
-# ``Message.fbs``: of a message, and of what it has.
-_KIND, _HEADER = 1, 2
-_DICTIONARY_KIND = 2
+# ``Message.fbs``: the fields of a message, and of its header.
+_KIND, _HEADER, _BODY_BYTES = 1, 2, 3
 _DATA_OF_DICTIONARY = 1
 _BUFFERS, _COMPRESSION = 2, 3
 _BUFFER = "<qq"  # offset in the body, and length
 
-# How version 0.17 said that buffers are compressed, which pyarrow still reads.
+# Version 0.17 marked compressed buffers like this, which pyarrow still reads.
 _OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 _LENGTH_BYTES = 8
 
 
+class MessageKind(IntEnum):
+    """The headers that a message may have, as far as they matter here (``Message.fbs``)."""
+
+    SCHEMA = 1
+    DICTIONARY = 2
+    BATCH = 3
+
+
 def check_expansion(metadata: bytes, read_body: Callable[[int, int], bytes], what: str) -> None:
-    """Look at the buffers of a batch, or of a dictionary.
+    """Check how large the compressed buffers of a batch or dictionary would become.
 
     Args:
-        metadata: Of its message.
-        read_body: Gives of the message's body as many bytes from an offset on, or fewer if it ends before.
-        what: It is, for messages.
+        metadata: The metadata of its message.
+        read_body: Returns a number of bytes of the message's body from an offset on; fewer at its end.
+        what: Name of the message, for messages.
 
     Raises:
         FormatError: They would take too much memory, or the metadata is damaged.
     """
     message = FlatTable(metadata, "the metadata of a message")
     batch = message.table(_HEADER)
-    if batch is not None and message.number(_KIND, "<B") == _DICTIONARY_KIND:
+    if batch is not None and message.number(_KIND, "<B") == MessageKind.DICTIONARY:
         batch = batch.table(_DATA_OF_DICTIONARY)
     if batch is None or (batch.table(_COMPRESSION) is None and _OLD_COMPRESSION not in metadata):
         return
@@ -120,29 +132,20 @@ def check_expansion(metadata: bytes, read_body: Callable[[int, int], bytes], wha
         content = read_body(at, _LENGTH_BYTES) if length >= _LENGTH_BYTES and at >= 0 else b""
         if len(content) == _LENGTH_BYTES:
             found += length
-            claimed += max(int.from_bytes(content, "little", signed=True), 0)  # -1: it is as it was
-    most = max(_MOST_BYTES, _MOST_RATIO * found)
-    if claimed > most:
+            claimed += max(int.from_bytes(content, "little", signed=True), 0)  # -1: not compressed
+    if claimed > (most := most_unpacked(found)):
         raise FormatError(
             f"{what}: {found} bytes are to become {claimed}; at most {most} are decompressed: it is damaged, "
-            "or made to use up memory; else write smaller batches"
+            "or made to use up memory; otherwise write smaller batches"
         )
 
 
 CONTINUATION = b"\xff\xff\xff\xff"
-"""What messages begin with, since Arrow 0.15."""
+"""The beginning of messages since Arrow 0.15."""
 
 # Far above the metadata of a batch with a million columns.
 _MOST_METADATA_BYTES = 256 << 20
 _MOST_BODY_BYTES = 1 << 40
-
-
-class MessageKind(IntEnum):
-    """The headers that a message may have, of those that are of use here (``Message.fbs``)."""
-
-    SCHEMA = 1
-    DICTIONARY = 2
-    BATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class Message:
     """One message.
 
     Attributes:
-        kind: Of its header, mostly a ``Kind``.
+        kind: The kind of its header, mostly a ``MessageKind``.
         prefix: The marker and the length in front of the metadata.
         metadata: A flatbuffer.
         body: The buffers.
@@ -167,7 +170,7 @@ class Messages:
 
     Attributes:
         at: Offset behind the last message, from the first byte fed.
-        ended: The end marker was there: a length of 0.
+        ended: Whether the end marker came, a length of 0.
     """
 
     def __init__(self) -> None:
@@ -180,14 +183,14 @@ class Messages:
 
     @property
     def is_within(self) -> bool:
-        """Whether a message was begun and is not whole."""
+        """Whether a message has begun and is not complete."""
         return not self.ended and (bool(self._prefix) or self._held.size_bytes > 0)
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
         """The messages that ``chunk`` completes.
 
         Raises:
-            FormatError: The bytes are no message, or come after the end marker.
+            FormatError: The bytes are no message, or they follow the end marker.
         """
         held = self._held
         held.put(chunk)
@@ -223,10 +226,10 @@ class Messages:
 
 
 def _header_of(metadata: bytes, offset: int) -> tuple[int, int]:
-    """Kind and length of the body of a message: its second and fourth field."""
+    """The kind of a message, and the length of its body."""
     try:
         table = FlatTable(metadata, "the metadata of a message")
-        kind, body_bytes = table.number(1, "<B"), table.number(3, "<q")
+        kind, body_bytes = table.number(_KIND, "<B"), table.number(_BODY_BYTES, "<q")
     except FormatError as error:
         error.offset = offset
         raise
@@ -243,15 +246,38 @@ class MessagePlace(NamedTuple):
     stop: int
 
 
-class ArrowFileDecoder(Decoder):
-    """Decode record batches as they come.
+class _BatchesDecoder(Decoder):
+    """Decode record batches.
 
     Args:
-        open_file: Makes the file that the blocks are put into; its footer is there.
-        places: Of each batch, and before it of the dictionaries that come with it.
-        complete: For each batch after how many bytes it is there, with the dictionaries.
         selection: Which columns and rows are wanted.
-        start_sample: Rows of the shard that were had already.
+        start_sample: Rows of the shard that were already read.
+    """
+
+    def __init__(self, selection: Selection, start_sample: int) -> None:
+        self._selection = selection
+        self._start = start_sample
+        self._row = 0
+
+    def _pick(self, what: str, choice: Choice, read: Callable[[], Any]) -> Iterator[Block]:
+        """The blocks of the next batch."""
+        with pyarrow_errors(f"arrow: {what}", self._row):
+            batch = read()
+            batch.validate(full=True)  # pyarrow would follow any offset
+            first, self._row = self._row, self._row + len(batch)
+            if self._row > self._start:
+                yield from pick(batch, first, self._start, choice)
+
+
+class ArrowFileDecoder(_BatchesDecoder):
+    """Decode the record batches of a file as they come.
+
+    Args:
+        open_file: Makes the file that the bytes are put into; it has the footer.
+        places: The places of each batch, and before it of the dictionaries that come with it.
+        complete: For each batch, the number of fed bytes after which it is complete, with its dictionaries.
+        selection: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were already read.
     """
 
     def __init__(
@@ -262,15 +288,12 @@ class ArrowFileDecoder(Decoder):
         selection: Selection,
         start_sample: int,
     ) -> None:
-        super().__init__()
+        super().__init__(selection, start_sample)
         self._file = open_file()
         self._places = places
         self._complete = complete
-        self._selection = selection
-        self._start = start_sample
         self._opened: tuple[Any, Choice] | None = None
         self._batch = 0
-        self._row = 0
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         self._file.feed(chunk)
@@ -284,23 +307,18 @@ class ArrowFileDecoder(Decoder):
         self._open()  # for the errors of a shard without batches
         if self._batch < len(self._complete):
             raise FormatError("arrow: truncated within a batch", sample=self._row)
-        check_rows(self._row, self._start)
+        check_reached(self._row, self._start, "rows")
 
     def _decode_batch(self) -> Iterator[Block]:
         reader, choice = self._open()
         for place in self._places[self._batch]:
             self._check(place)
-        with told(f"arrow: batch {self._batch}", self._row):
-            batch = reader.get_batch(self._batch)
-            batch.validate(full=True)  # pyarrow would follow any offset
-            first, self._row = self._row, self._row + len(batch)
-            if self._row > self._start:
-                yield from pick(batch, first, self._start, choice)
+        yield from self._pick(f"batch {self._batch}", choice, lambda: reader.get_batch(self._batch))
 
     def _check(self, place: MessagePlace) -> None:
-        """Hear what a message claims, before pyarrow believes it."""
+        """Check what a message claims before pyarrow trusts it."""
         content = self._read(place.start, place.body - place.start)
-        prefix_bytes = 8 if content.startswith(CONTINUATION) else 4  # Arrow before 0.15 had the length alone
+        prefix_bytes = 8 if content.startswith(CONTINUATION) else 4  # before Arrow 0.15 only the length
         check_expansion(
             content[prefix_bytes:],
             lambda at, size: self._read(place.body + at, min(size, place.stop - place.body - at)),
@@ -312,46 +330,38 @@ class ArrowFileDecoder(Decoder):
         return self._file.read(max(size, 0))
 
     def _open(self) -> tuple[Any, Choice]:
-        """pyarrow's reader, and what is wanted of the schema it has found."""
+        """pyarrow's reader, and what is wanted of the schema that it found."""
         import pyarrow.ipc
 
         if self._opened is None:
-            with told("arrow: the footer"):
+            with pyarrow_errors("arrow: the footer"):
                 schema = pyarrow.ipc.open_file(self._file).schema
             choice = choose(self._selection, schema)
-            with told("arrow: the footer"):
+            with pyarrow_errors("arrow: the footer"):
                 reader = pyarrow.ipc.open_file(self._file, options=read_options(schema, choice))
             self._opened = reader, choice
         return self._opened
 
 
 def read_options(schema: Any, choice: Choice) -> Any:
-    """Have pyarrow decode only the columns that are wanted, and in this thread."""
+    """Options that make pyarrow decode only the wanted columns, in this thread."""
     import pyarrow.ipc
 
-    # Told of each, pyarrow would copy every column that it has read.
+    # With a list of all columns, pyarrow would copy each that it has read.
     is_all = {*choice.read} == {*schema.names}
     fields = None if is_all else sorted(schema.get_field_index(name) for name in choice.read)
     return pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
 
 
-class ArrowStreamDecoder(Decoder):
-    """Decode record batches as they come.
-
-    Args:
-        selection: Which columns and rows are wanted.
-        start_sample: Rows of the shard that were had already.
-    """
+class ArrowStreamDecoder(_BatchesDecoder):
+    """Decode the record batches of a stream as they come."""
 
     def __init__(self, selection: Selection, start_sample: int = 0) -> None:
-        super().__init__()
-        self._selection = selection
-        self._start = start_sample
+        super().__init__(selection, start_sample)
         self._messages = Messages()
         self._queue = _Queue()
         self._reader: Any = None
         self._choice: Choice | None = None
-        self._row = 0
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         for message in self._messages.feed(bytes(chunk)):
@@ -364,15 +374,16 @@ class ArrowStreamDecoder(Decoder):
             raise FormatError("arrow: truncated within a message", offset=at, sample=self._row)
         if self._choice is None:
             raise FormatError("arrow: truncated: the shard ends before its schema", offset=at)
-        # pyarrow takes the end of the bytes for the end of the stream; so does one that was cut look whole.
+        # pyarrow takes the end of the bytes for the end of the stream, so a truncated stream would look
+        # whole.
         if not self._messages.ended:
             raise FormatError(
                 "arrow: the stream stops before its end marker: it is truncated, or its writer was never "
-                "closed; fetch or write it anew",
+                "closed; fetch or write it again",
                 offset=at,
                 sample=self._row,
             )
-        check_rows(self._row, self._start)
+        check_reached(self._row, self._start, "rows")
 
     def _take(self, message: Message) -> Iterator[Block]:
         if message.kind == MessageKind.SCHEMA and self._choice is None:
@@ -384,39 +395,32 @@ class ArrowStreamDecoder(Decoder):
             check_expansion(message.metadata, lambda at, size: message.body[at : at + size], what)
             self._queue.put(message)
             if message.kind == MessageKind.BATCH:
-                yield from self._pick(self._choice)
+                yield from self._pick("a batch", self._choice, self._reader.read_next_batch)
 
     def _open(self, message: Message) -> None:
         import pyarrow.ipc
 
-        with told("arrow: the schema"):
+        with pyarrow_errors("arrow: the schema"):
             schema = pyarrow.ipc.read_schema(arrow().BufferReader(message.prefix + message.metadata))
         self._choice = choose(self._selection, schema)
         self._queue.put(message)
         file = arrow().PythonFile(self._queue, mode="r")
-        with told("arrow: the schema"):
+        with pyarrow_errors("arrow: the schema"):
             self._reader = pyarrow.ipc.open_stream(file, options=read_options(schema, self._choice))
-
-    def _pick(self, choice: Choice) -> Iterator[Block]:
-        with told("arrow: a batch", self._row):
-            batch = self._reader.read_next_batch()
-            batch.validate(full=True)  # pyarrow would follow any offset
-            first, self._row = self._row, self._row + len(batch)
-            if self._row > self._start:
-                yield from pick(batch, first, self._start, choice)
 
 
 class _Queue(io.RawIOBase):
-    """A file of the messages that were put there, each read once, in the pieces that pyarrow asks for."""
+    """A file of the messages that were put there, each read once, in the pieces that pyarrow requests."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._pieces: deque[bytes] = deque()
+        self._held = ByteQueue()
         self._at = 0
 
     def put(self, message: Message) -> None:
         """Add a message."""
-        self._pieces += (piece for piece in (message.prefix, message.metadata, message.body) if piece)
+        for piece in (message.prefix, message.metadata, message.body):
+            self._held.put(piece)
 
     def readable(self) -> bool:
         return True
@@ -425,15 +429,11 @@ class _Queue(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        taken = []
-        while self._pieces and size:
-            piece = self._pieces.popleft()
-            if len(piece) > size:
-                self._pieces.appendleft(piece[size:])
-                piece = piece[:size]
-            taken.append(piece)
-            size -= len(piece)
-        content = taken[0] if len(taken) == 1 else b"".join(taken)
+        there = self._held.size_bytes
+        found = self._held.take(there if size < 0 else min(size, there))
+        whole = found[0].obj if len(found) == 1 else None
+        # A body that was read whole is not copied.
+        content = whole if type(whole) is bytes and len(whole) == len(found[0]) else b"".join(found)
         self._at += len(content)
         return content
 
@@ -448,10 +448,10 @@ _DICTIONARIES, _BATCHES = 2, 3
 
 
 def plan_arrow(spec: ShardSpec) -> Planning:
-    """Plan what to read of a shard of Arrow IPC, to its end: only a batch tells how many rows it has.
+    """Plan what to read of a shard of Arrow IPC; all of it, since only a batch states how many rows it has.
 
     Raises:
-        FormatError: It is no Arrow IPC, or truncated.
+        FormatError: It is no Arrow IPC, or it is truncated.
         ImportError: pyarrow is not installed.
     """
     arrow()
@@ -461,7 +461,7 @@ def plan_arrow(spec: ShardSpec) -> Planning:
         return Layout((Span(0, head.length),), partial(ArrowStreamDecoder, spec.selection, spec.start_sample))
     footer = yield from read_footer("arrow", _MAGIC, head, spec)
     table = FlatTable(footer[: -len(_MAGIC) - 4], "the footer")
-    # Dictionaries first: the batches, wherever they are, need them.
+    # Dictionaries first: the batches need them, wherever they are.
     dictionaries, batches = (
         [_place_of(block, head.length - len(footer)) for block in table.structs(field, _BLOCK)]
         for field in (_DICTIONARIES, _BATCHES)
@@ -477,24 +477,21 @@ def _place_of(block: tuple[int, ...], stop: int) -> MessagePlace:
     start, metadata_bytes, body_bytes = block
     end = start + metadata_bytes + body_bytes
     if min(start, metadata_bytes, body_bytes) < 0 or not start < end <= stop:
-        raise FormatError(f"arrow: damaged: a batch is said to be at bytes {start} to {end} of {stop}")
+        raise FormatError(f"arrow: damaged: the footer places a batch at bytes {start} to {end} of {stop}")
     return MessagePlace(start, start + metadata_bytes, end)
 
 
 def _check_stream(start: bytes) -> None:
-    """Refuse what is no stream of messages, by its first bytes."""
+    """Refuse a shard that is no stream of messages, by its first bytes."""
     if not start:
         raise FormatError("arrow: truncated: the shard is empty", offset=0)
     if start.startswith(_FEATHER_1_MAGIC):
         raise FormatError(
-            "arrow: this is Feather version 1, which is not read; write it anew with "
-            "pyarrow.feather.write_feather",
+            "arrow: Feather version 1 is not supported; write it again with pyarrow.feather.write_feather",
             offset=0,
         )
-    hint = describe_bytes(start)
-    if compression_of(start[:SIGNATURE_BYTES]) is not None:
-        hint += ", and Arrow is not read when it is compressed as a whole: decompress it"
-    # A stream begins with its schema's length, behind a marker or, before Arrow 0.15, at once.
+    hint = describe_whole(start, "Arrow")
+    # A stream begins with the length of its schema. Since Arrow 0.15 a marker stands before it.
     if start[:4] != CONTINUATION and start[2:4] != b"\0\0":
         raise FormatError(
             f"arrow: expected the magic {_MAGIC!r} or a stream of messages, found {start[:6]!r}{hint}",

@@ -1,12 +1,12 @@
 """Columns of Arrow's arrays, over the same memory where that holds what NumPy can see.
 
 Law: what an entry becomes depends on the entry and the type of its column, never on its neighbours. A null is
-None, and makes a list of the column; the others stay what they are in a column without nulls: numbers NumPy
-scalars of their dtype, sequences arrays.
+None, and the column becomes a list; the other entries stay what they are in a column without nulls: numbers
+are NumPy scalars of their dtype, sequences are arrays.
 
-Buffers are read as https://arrow.apache.org/docs/format/Columnar.html has them, not by pyarrow's own
-``to_numpy`` and ``fill_null``: where pandas is installed these import it, half a second of a processor before
-the first batch, in each process.
+Buffers are read by https://arrow.apache.org/docs/format/Columnar.html, not by pyarrow's own ``to_numpy`` and
+``fill_null``: if pandas is installed these import it, which takes half a second of a processor before the
+first batch, in each process.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
 
 
 def check_pyarrow() -> None:
-    """Raise where pyarrow is not installed, without importing it.
+    """Raise if pyarrow is not installed, without importing it.
 
     Raises:
-        ImportError: It is not.
+        ImportError: It is not installed.
     """
     if find_spec("pyarrow") is None:
         raise ImportError("Parquet and Arrow shards are read with pyarrow: pip install asyncloader[parquet]")
@@ -51,15 +51,15 @@ def arrow() -> Any:
 
 
 @contextmanager
-def told(what: str, sample: int | None = None) -> Iterator[None]:
-    """Say in our words what pyarrow has against the bytes of a shard.
+def pyarrow_errors(what: str, sample: int | None = None) -> Iterator[None]:
+    """Raise a FormatError in place of what pyarrow raises for the bytes of a shard.
 
     Args:
-        what: Cannot be read, with the format before it.
-        sample: The first one that is lost by that, if it is about samples.
+        what: What cannot be read then, with the format before it.
+        sample: The first sample that is lost, if the bytes are of samples.
 
     Raises:
-        FormatError: In place of what it raises, or what its values raise when they are looked at.
+        FormatError: pyarrow raised, or using its values did.
     """
     try:
         yield
@@ -71,7 +71,7 @@ def told(what: str, sample: int | None = None) -> Iterator[None]:
 
 
 def integers(array: Any) -> NDArray[Any]:
-    """The numbers of an array of integers, ``(n,)`` of their own dtype; anything where one is null."""
+    """The numbers of an array of integers, ``(n,)`` of their own dtype; nulls have any value."""
     buffer = array.buffers()[1]
     dtype = np.dtype(str(array.type))
     if buffer is None or not len(array):
@@ -80,12 +80,12 @@ def integers(array: Any) -> NDArray[Any]:
 
 
 def bits(array: Any) -> NDArray[np.bool_]:
-    """The values of an array of booleans, ``(n,) bool``; anything where one is null."""
+    """The values of an array of booleans, ``(n,) bool``; nulls have any value."""
     return _unpacked(array.buffers()[1], array)
 
 
 def is_null(array: Any) -> NDArray[np.bool_]:
-    """Where an array with a bitmap of what is valid has nulls, ``(n,) bool``."""
+    """Where an array with a validity bitmap has nulls, ``(n,) bool``."""
     valid = array.buffers()[0]
     return np.zeros(len(array), np.bool_) if valid is None else ~_unpacked(valid, array)
 
@@ -115,7 +115,7 @@ def _unpacked(buffer: Any, array: Any) -> NDArray[np.bool_]:
 
 
 def field_of(array: Any) -> Column:
-    """The field of a block that a ``pyarrow.Array`` becomes: its column, typed despite nulls."""
+    """The field of a block for a ``pyarrow.Array``: its column, which keeps its type despite nulls."""
     column = column_of(array)
     if isinstance(column, list) and not isinstance(like := column_of(array.slice(0, 0)), list):
         return WithNulls(column, like)
@@ -123,28 +123,26 @@ def field_of(array: Any) -> Column:
 
 
 def tensors_of(array: Any, shape: tuple[int | None, ...]) -> Column:
-    """The field that lists in lists become which are arrays.
+    """The field for nested lists that are arrays.
 
     Args:
         array: A ``pyarrow.Array`` of lists of numbers, nested as deep as ``shape`` is long.
-        shape: Of each of them; the first length is None where it may be any.
+        shape: The shape of each entry; None for a first length that varies.
 
     Raises:
-        ValueError: They have another shape, or nulls inside; says what was found.
+        ValueError: An entry has another shape, or a null inside. The message says which was found.
     """
     array = _plain(array)
     if not array.null_count:
         return read_only(_of_shape(array, shape))
-    present, left = array.is_valid().to_pylist(), iter(read_only(_of_shape(array.drop_null(), shape)))
-    return WithNulls(
-        [next(left) if there else None for there in present], tensors_of(array.slice(0, 0), shape)
-    )
+    entries = _between_nulls(array, read_only(_of_shape(array.drop_null(), shape)))
+    return WithNulls(entries, tensors_of(array.slice(0, 0), shape))
 
 
 def column_of(array: Any) -> Column:
     """The column of a ``pyarrow.Array``; ``docs/reference/formats.md`` has the table of types.
 
-    Arrays are read-only, also where pyarrow's memory could be written: rows of other samples are in it.
+    Arrays are read-only even if pyarrow's memory is writable, since other samples are in it too.
     """
     return read_only(_column_of(array))
 
@@ -168,11 +166,11 @@ def _column_of(array: Any) -> Column:
 
 
 def _is_none(_: Any) -> bool:
-    return False  # a type that this version of pyarrow does not know
+    return False  # a type that this version of pyarrow lacks
 
 
 def _plain(array: Any) -> Any:
-    """The same values in an array of their own type."""
+    """The same values as an array without encodings and extension types."""
     pa = arrow()
     while True:
         if isinstance(array, pa.ExtensionArray):
@@ -188,7 +186,7 @@ def _plain(array: Any) -> Any:
 
 
 def _dtype_of(kind: Any) -> np.dtype[Any] | None:
-    """What NumPy calls the numbers in the array's memory; None if it has no name for them."""
+    """The dtype of the numbers in the array's memory; None if NumPy has none for them."""
     types = arrow().types
     if types.is_integer(kind) or types.is_floating(kind):
         dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
@@ -209,7 +207,7 @@ def _numbers(array: Any, dtype: np.dtype[Any]) -> Column:
     else:
         values = np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
     types = arrow().types
-    # NumPy's have 64 bits.
+    # NumPy's dates and times have 64 bits.
     if types.is_date32(array.type):
         values = values.astype("datetime64[D]")
     elif types.is_time32(array.type):
@@ -232,13 +230,18 @@ def _with_nulls(array: Any, values: Column) -> Column:
 
 def _of_tensors(array: Any) -> Column:
     whole = array
-    if array.null_count:  # whose values are nulls too, which pyarrow makes no tensor of
+    if array.null_count:  # pyarrow makes no tensor of values that are nulls
         whole = arrow().ExtensionArray.from_storage(array.type, array.storage.drop_null())
     tensors: NDArray[Any] = whole.to_numpy_ndarray()
     if not array.null_count:
         return tensors
-    present, left = array.is_valid().to_pylist(), iter(tensors)
-    return [next(left) if there else None for there in present]
+    return _between_nulls(array, tensors)
+
+
+def _between_nulls(array: Any, present: Column) -> list[Any]:
+    """The entries that are present, and None where the array has a null."""
+    left = iter(present)
+    return [next(left) if there else None for there in array.is_valid().to_pylist()]
 
 
 def _of_shape(array: Any, shape: tuple[int | None, ...]) -> Column:
@@ -281,7 +284,7 @@ def _of_fixed_size_list(array: Any) -> Column:
 
 
 def _of_view(array: Any) -> Column:
-    """Of lists whose values may lie in any order, or are not to be looked at where a list is null."""
+    """For lists whose values may lie in any order, or may be anything where a list is null."""
     return _sequences(array, array.flatten(), np.append(0, np.cumsum(lengths(array))))
 
 
@@ -294,7 +297,7 @@ def _sequences(array: Any, inside: Any, offsets: NDArray[np.int64]) -> Column:
 
 
 def _has_nulls_in_arrays(array: Any) -> bool:
-    """Whether its column is a list only because values are missing; else an array or a ``Ragged``."""
+    """Whether its column would be an array or a ``Ragged`` without the nulls in it."""
     types = arrow().types
     array = _plain(array)
     if types.is_boolean(array.type) or _dtype_of(array.type) is not None:
@@ -322,7 +325,7 @@ def _of_map(array: Any) -> Column:
     return _with_nulls(array, [pairs[begin:end] for begin, end in pairwise((offsets - start).tolist())])
 
 
-# By the name of the question that pyarrow.types answers.
+# By the name of the function of pyarrow.types that recognizes the type.
 _CONVERTED: tuple[tuple[str, Callable[[Any], Column]], ...] = (
     ("is_list", _of_list),
     ("is_large_list", _of_list),
@@ -334,7 +337,7 @@ _CONVERTED: tuple[tuple[str, Callable[[Any], Column]], ...] = (
 )
 
 
-# Of an entry beside its values.
+# What an entry takes beside its values.
 _ENTRY_BYTES = 16
 
 
@@ -362,7 +365,7 @@ def cut(table: Any) -> Iterator[tuple[int, int]]:
 
 def _shares(kind: Any) -> bool:
     """Whether several rows may have one value in memory."""
-    # By its name: older versions of pyarrow lack the questions.
+    # By its name: older versions of pyarrow lack functions for these types.
     if str(kind).startswith(("dictionary<", "run_end_encoded<")) or _is_view(kind):
         return True
     if isinstance(kind, arrow().BaseExtensionType):
@@ -381,7 +384,7 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
     if isinstance(array, pa.ExtensionArray):
         return _row_bytes(array.storage)
     if types.is_dictionary(kind):
-        # One more for nulls.
+        # One more entry, for nulls.
         of_values = np.append(_row_bytes(array.dictionary), 0)
         places = np.where(is_null(array.indices), len(of_values) - 1, integers(array.indices))
         taken: NDArray[np.int64] = of_values[places]
@@ -391,11 +394,11 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
         return np.repeat(_row_bytes(array.values), np.diff(edges, prepend=0))
     if types.is_struct(kind):
         return sum(map(_row_bytes, array.flatten()), np.zeros(len(array), np.int64))
-    if types.is_map(kind):  # pyarrow counts the entries of lists alone
+    if types.is_map(kind):  # which have no value_lengths
         ends = np.append(0, np.cumsum(_row_bytes(array.keys) + _row_bytes(array.items)))
         of_maps: NDArray[np.int64] = np.diff(ends[integers(array.offsets)])
         return of_maps + _ENTRY_BYTES
-    if _is_view(kind) and not hasattr(array, "value_lengths"):  # of strings: each view begins with the length
+    if _is_view(kind) and not hasattr(array, "value_lengths"):  # each view of a string begins with its length
         sizes = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
         return sizes.astype(np.int64) + _ENTRY_BYTES
     if hasattr(array, "value_lengths"):
@@ -404,12 +407,7 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
         stops = np.cumsum(of_lists)
         within: NDArray[np.int64] = ends[stops] - ends[stops - of_lists]
         return within + _ENTRY_BYTES
-    if (
-        types.is_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_string(kind)
-        or types.is_large_binary(kind)
-    ):
+    if str(kind) in ("string", "binary", "large_string", "large_binary"):
         return lengths(array) + _ENTRY_BYTES
     return np.full(len(array), array.nbytes // max(len(array), 1) + 1, np.int64)
 
@@ -426,9 +424,9 @@ class Features:
     """What is known of columns beyond their types.
 
     Attributes:
-        shapes: Of the arrays in a column; the first length is None where each has its own.
+        shapes: Shape of the arrays in a column; None for a first length that varies.
         files: Columns of files.
-        class_names: Of the classes that a column of labels numbers, from 0 on.
+        class_names: The names of the classes of a column of labels, from class 0 on.
     """
 
     shapes: Mapping[str, _Shape] = field(default_factory=dict)
@@ -436,18 +434,18 @@ class Features:
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def field_of(self, name: str, array: Any) -> Column:
-        """The field of a block that a column's ``pyarrow.Array`` becomes.
+        """The field of a block for a column's ``pyarrow.Array``.
 
         Raises:
-            FormatError: It has not the shape that was noted.
+            FormatError: An entry does not have the shape in the schema's metadata.
         """
         if (shape := self.shapes.get(name)) is not None:
             try:
                 return tensors_of(array, shape)
             except ValueError as error:
                 raise FormatError(
-                    f"column {name!r} should have arrays of shape {shape}, as datasets has noted in the "
-                    f"schema, and has {error}"
+                    f"column {name!r}: expected arrays of shape {shape}, as datasets has noted in the "
+                    f"schema, found {error}"
                 ) from error
         column = field_of(array)
         if name in self.files and isinstance(column, list):
@@ -456,7 +454,7 @@ class Features:
 
 
 def features_of(schema: Any) -> Features:
-    """What the metadata of a ``pyarrow.Schema`` say; nothing where they are missing or of another form."""
+    """The features in the metadata of a ``pyarrow.Schema``; none if they are missing or in another format."""
     try:
         noted = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         kinds = {str(name): str(feature["_type"]) for name, feature in noted.items() if "_type" in feature}
@@ -481,7 +479,7 @@ def _shapes(noted: Mapping[str, Any], kinds: Mapping[str, str]) -> Iterator[tupl
 
 
 def _without_null_path(value: Any) -> Any:
-    """A file whose name was not kept, without a null in its place: no batch could hold that."""
+    """A file without its path if that is a null, which no batch could hold."""
     if type(value) is dict and value.keys() == _PARTS and value["path"] is None:
         return {"bytes": value["bytes"]}
     return value

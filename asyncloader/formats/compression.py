@@ -2,12 +2,12 @@
 
 Laws:
 
-- No piece is larger than 1 MiB, whatever the ratio: a bomb costs time, never memory. How long the
-  whole stream gets is not bounded here, because nothing keeps it.
-- Members, frames and streams in a row are one stream, but for brotli's, of which there is one. What
-  follows the last one raises, except for the zero padding that gzip and xz allow.
+- No piece is larger than 1 MiB, whatever the ratio: a bomb costs time, never memory. The length of
+  the whole stream is not bounded here, because nothing keeps it.
+- Members, frames and streams in a row are one stream; of brotli there is only one. Bytes that follow
+  the last one raise, except for the zero padding that gzip and xz allow.
 - A stream that stops before its own end marker and checksum is truncated, and raises.
-- What comes out before corrupt bytes raise depends on the stream alone, not on how it was cut into
+- The output before corrupt bytes raise depends on the stream alone, not on how it was cut into
   chunks: a reader that skips the rest of a shard must skip the same after a resume.
 """
 
@@ -24,10 +24,10 @@ from typing import Any, Protocol
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
 from ..types import Buffer
-from .decoder import Decoder, ShardSpec, SkippingDecoder
+from .decoder import Decoder, ShardSpec, SkippingDecoder, describe_bytes
 
 _BLOCK_BYTES = 128 << 10  # Block_Maximum_Size
-_BLOCKS = 7  # and one that was begun by the call before: 1 MiB
+_BLOCKS = 7  # and one that began in the call before: 1 MiB
 # What the zstd program accepts without --long: a frame header may claim a window of terabytes.
 _WINDOW_LOG = 27
 _MAGIC = 0xFD2FB528
@@ -58,7 +58,7 @@ class ZstdFrame:
     def __init__(self) -> None:
         self._frame: Any = None
         self._input = b""
-        self._pass = 0  # bytes that may be handed on before the next header
+        self._pass = 0  # bytes to decompress before the next header
         self._next = "frame"
         self._has_checksum = False
         self.eof = False
@@ -89,21 +89,21 @@ class ZstdFrame:
             blocks += 1
             self._pass = length
         self._input = data[at:]
-        return self._hand_on(data[:at])
+        return self._expand(data[:at])
 
-    def _hand_on(self, data: bytes) -> bytes:
+    def _expand(self, data: bytes) -> bytes:
         if self._frame is None:  # a skippable frame
             return b""
         try:
             output: bytes = self._frame.decompress(data)
-        except Exception as error:  # two libraries, and neither is imported for its exception here
+        except Exception as error:  # of either library, without importing it for its exception
             raise ValueError(str(error)) from error
         if self._frame.eof != self.eof:
             raise ValueError("frame does not end where its blocks do")
         return output
 
     def _measure(self, head: bytes) -> int:
-        """Length of what begins with ``head``, or 0 if that is too short to tell."""
+        """Length of what begins with ``head``, or 0 if that is too short."""
         if self._next == "frame":
             return self._measure_frame_header(head)
         if self._next == "checksum":
@@ -147,7 +147,7 @@ def _open_stream() -> Any:
     except ImportError as error:
         raise ImportError("reading brotli needs a package: pip install asyncloader[mds]") from error
     stream = brotli.Decompressor()
-    if not hasattr(stream, "can_accept_more_data"):  # one that writes out whatever a few bytes ask for
+    if not hasattr(stream, "can_accept_more_data"):  # older ones have no bound on their output
         raise ImportError(f"reading brotli needs brotli 1.2 or later, found {brotli.__version__}")
     return stream
 
@@ -155,7 +155,7 @@ def _open_stream() -> Any:
 class BrotliStream:
     """Decompress one stream; the protocol of :class:`lzma.LZMADecompressor`.
 
-    What follows a stream in the same call is an error of the stream.
+    Bytes that follow the stream in the same call are an error of the stream.
 
     Raises:
         ImportError: The package is not installed, or too old.
@@ -178,17 +178,17 @@ class BrotliStream:
         try:
             # Its buffer doubles until it is as long as the limit, or longer.
             output: bytes = self._stream.process(data, output_buffer_limit=max_length // 2)
-        except Exception as error:  # brotli.error, which is not imported here for that
+        except Exception as error:  # brotli.error, without importing it here
             raise ValueError(str(error)) from error
         self.needs_input = self._stream.can_accept_more_data()
         return output
 
 
 _PIECE_BYTES = 1 << 20
-# Of the stream, from its first byte on: where one is corrupt a library keeps back what the same call had
-# made before, which a copy of zlib's object before each call would save, for a tenth of its time. zlib
-# hands back what it did not consume as a new object, so a bomb copies its input once per piece; with 64 KiB
-# at a time that stays small.
+# Steps are counted from the first byte of the stream: if it is corrupt, a library drops the output of the
+# same call. (A copy of zlib's object before each call would keep it, for a tenth of its time.) zlib returns
+# the input that it did not consume as a new object, so a bomb copies its input once per piece; 64 KiB keep
+# that small.
 _STEP_BYTES = 1 << 16
 # What `xz -9` asks for is 65 MiB; a header may claim a dictionary of 4 GiB.
 _XZ_MEMORY_BYTES = 256 << 20
@@ -239,20 +239,20 @@ _CODECS: dict[str, _Codec] = {
     "zstd": (ZstdFrame, b"\x28" + bytes(range(0x50, 0x60)), 0),
     "xz": (_xz_member, b"\xfd", 4),
     "bzip2": (bz2.BZ2Decompressor, b"B", 0),
-    # Nothing tells it by its content: only who is told may open it.
+    # Its content does not identify it: only its name does.
     "brotli": (BrotliStream, bytes(range(256)), 0),
 }
-# Of which there is one, since any byte may begin another: what follows it would be read as such.
+# Formats of one stream only: any byte may begin another, so bytes that follow would be read as one.
 _ALONE = frozenset({"brotli"})
 _SIGNATURES = (
     ("gzip", b"\x1f\x8b\x08"),
     ("zstd", b"\x28\xb5\x2f\xfd"),
     ("xz", b"\xfd7zXZ\0"),
-    # Its magic alone are three letters, with which a text may begin; so with the first block's magic
-    # (pi) or the end's (the root of pi).
+    # A text may begin with the three letters of its magic. So the magic of the first block (pi) or of the
+    # end (the root of pi) is compared, too.
     *(("bzip2", b"BZh%d" % level + mark) for level in range(1, 10) for mark in (b"1AY&SY", b"\x17rE8P\x90")),
 )
-# Of bzip2's; and of what tells a record of TFRecord from the gzip member that it may look like.
+# The longest signature, bzip2's; as many bytes also tell a TFRecord from a gzip member that looks like it.
 SIGNATURE_BYTES = 12
 
 
@@ -260,15 +260,22 @@ def compression_of(start: bytes) -> str | None:
     """The compression whose signature the shard begins with, or None.
 
     Args:
-        start: The first ``SIGNATURE_BYTES`` bytes; fewer only if the shard has no more.
+        start: The first ``SIGNATURE_BYTES`` bytes; fewer only if the shard is shorter.
     """
     if start[1:4] == b"\x2a\x4d\x18" and start[0] & 0xF0 == 0x50:
         return "zstd"  # a skippable frame
     for name, signature in _SIGNATURES:
-        # From four bytes on a shard cut within the signature is still known by it.
+        # A shard that is cut within the signature is recognized by four bytes of it.
         if start.startswith(signature) or (len(start) > 3 and signature.startswith(start)):
             return name
     return None
+
+
+def describe_whole(start: bytes, what: str) -> str:
+    """``describe_bytes`` for a format that is read in parts, which cannot be compressed as a whole."""
+    if compression_of(start[:SIGNATURE_BYTES]) is None:
+        return describe_bytes(start)
+    return f"{describe_bytes(start)}; {what} is not supported when it is compressed as a whole: decompress it"
 
 
 class Decompressor:
@@ -278,7 +285,7 @@ class Decompressor:
         name: "gzip", "zstd", "xz", "bzip2" or "brotli".
 
     Attributes:
-        fed: How many compressed bytes it has looked at, the same for each piece in any chunking.
+        fed: How many compressed bytes were used, the same for each piece in any chunking.
 
     Raises:
         ValueError: Another name.
@@ -367,9 +374,9 @@ class Decompressor:
         while True:
             try:
                 piece = member.decompress(step, _PIECE_BYTES)
-            # bz2 raises OSError, ZstdFrame ValueError.
+            # bz2 raises OSError; ZstdFrame raises ValueError.
             except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
-                # A stream of brotli and what follows it come to its library in one call.
+                # brotli's library gets the stream and the bytes behind it in one call.
                 may_follow = self._members > 0 or self._name in _ALONE
                 what = "corrupt data or trailing garbage" if may_follow else "corrupt data"
                 raise self._fault(f"{what}: {error}") from error
@@ -398,32 +405,33 @@ class CompressedDecoder(Decoder):
     shard is a sample index only, and reopening reads the shard from its start.
 
     Args:
-        inner: Decoder of what comes out.
+        inner: The decoder of the decompressed shard.
         name: "gzip", "zstd", "xz", "bzip2" or "brotli".
-        check: Called behind each piece with the number of compressed bytes up to there, and may raise.
 
     Raises:
         ValueError: Another name.
     """
 
-    def __init__(self, inner: Decoder, name: str, check: Callable[[int], None] | None = None) -> None:
-        super().__init__()
+    def __init__(self, inner: Decoder, name: str) -> None:
         self._inner = inner
         self._decompressor = Decompressor(name)
-        self._check = check
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        yield from self._hand_on(self._decompressor.feed(chunk))
+        return self._decode_pieces(self._decompressor.feed(chunk))
 
     def _decode_end(self) -> Iterator[Block]:
-        yield from self._hand_on(self._decompressor.finish())
+        yield from self._decode_pieces(self._decompressor.finish())
         yield from map(_without_ends, self._inner.finish())
 
-    def _hand_on(self, pieces: Iterator[bytes]) -> Iterator[Block]:
-        for piece in pieces:
-            yield from map(_without_ends, self._inner.feed(piece))
-            if self._check is not None:
-                self._check(self._decompressor.fed)
+    def _decode_pieces(self, pieces: Iterator[bytes]) -> Iterator[Block]:
+        try:
+            for piece in pieces:
+                yield from map(_without_ends, self._inner.feed(piece))
+                self._inner.check_room(self._decompressor.fed)
+        except FormatError as error:
+            if error.sample is None:
+                error.sample = self._inner.sample
+            raise
 
 
 def _without_ends(block: Block) -> Block:
@@ -432,27 +440,22 @@ def _without_ends(block: Block) -> Block:
 
 
 class SniffingDecoder(Decoder):
-    """Decide by the first bytes whether to decompress.
+    """Decompress if the first bytes show that the shard is compressed.
 
     Args:
         make_inner: Makes the decoder of the uncompressed format.
-        check: See ``CompressedDecoder``; by default the inner decoder's ``check_room``. Not called where
-            nothing is decompressed.
-        named: The compression that the shard's name tells. A shard of no bytes is a truncated stream of it:
-            no compression makes nothing of an empty file.
+        named: The compression that the shard's name states. A shard of no bytes is a truncated stream of it:
+            no compression turns an empty file into no bytes.
         is_plain: See ``open_stream``.
     """
 
     def __init__(
         self,
         make_inner: Callable[[], Decoder],
-        check: Callable[[int], None] | None = None,
         named: str | None = None,
         is_plain: Callable[[bytes], bool] | None = None,
     ) -> None:
-        super().__init__()
         self._make_inner = make_inner
-        self._check = check
         self._named = named
         self._is_plain = is_plain
         self._start = b""
@@ -479,7 +482,7 @@ class SniffingDecoder(Decoder):
         compression = compression_of(start) if start else self._named
         if compression is None or (self._is_plain is not None and self._is_plain(start)):
             return inner
-        return CompressedDecoder(inner, compression, self._check or inner.check_room)
+        return CompressedDecoder(inner, compression)
 
 
 def open_stream(
@@ -487,13 +490,13 @@ def open_stream(
 ) -> Decoder:
     """The decoder of a shard that is read from front to back, compressed as a whole or not.
 
-    From the start, the first bytes tell whether the shard is compressed, whatever its name says:
-    servers unpack or pack on the way. Only uncompressed shards have positions with a byte, so with
-    ``start_byte`` nothing is sniffed.
+    The first bytes show whether the shard is compressed, whatever its name is: servers may compress or
+    decompress a file while they send it. Only uncompressed shards have positions with a byte offset, so with
+    ``start_byte`` the first bytes are not looked at.
 
     Args:
         spec: Where to begin.
-        make: Makes the decoder of the format, of ``start_sample`` and ``start_byte``.
+        make: Makes the decoder of the format, from ``start_sample`` and ``start_byte``.
         is_plain: Whether the first ``SIGNATURE_BYTES`` are the format's own, for a format whose shards may
             begin like compressed ones.
     """

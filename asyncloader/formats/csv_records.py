@@ -1,7 +1,7 @@
-"""Shards of CSV and TSV: a record a sample, by the names in the first one; every value is its text.
+"""Shards of CSV and TSV: a sample for each record, with the names in the first one; every value is text.
 
-CSV has no types: what looks like a number may be a key with zeros in front. Who knows better says so to
-``convert``, or in a ``.map``.
+CSV has no types: what looks like a number may be a key with zeros in front. Convert values with ``convert``
+or in a ``.map``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describ
 from .lines import excerpt
 
 _BOM = b"\xef\xbb\xbf"
-# What is sent or lies in the place of a shard, and would be read as one name and its values, or as no record.
+# What a server may send instead of a shard, and would be read as one name and its values, or as no record.
 _NO_NAMES = (b"<!doctype", b"<html", b"<?xml", b'{"', b"{\n", b"{\r\n", LFS_POINTER)
 
 _UNENDED = "unexpected end of data"
 
-# What separates fields in files that are called CSV, by what messages call it.
+# The separators that files called CSV use, with their names for messages.
 _DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
 
 
 def check_delimiter(delimiter: object) -> None:
-    """Refuse what cannot separate fields.
+    """Refuse a delimiter that cannot separate fields.
 
     Raises:
         TypeError: Not a string.
@@ -43,21 +43,20 @@ def check_delimiter(delimiter: object) -> None:
 
 
 class CsvDecoder(Decoder):
-    """Decode CSV (RFC 4180, in UTF-8): ``{name: text, ...}``, the names being those of the first record.
+    """Decode CSV (RFC 4180, in UTF-8): ``{name: text, ...}``, with the names in the first record.
 
-    Fields are separated by commas or another character; one in quotes may hold that character, line ends and
-    quotes, these written twice.
-    Lines end with ``\\n`` or ``\\r\\n``; blank ones are no records, a byte order mark is dropped. A shard is
-    read from its beginning, where the names are.
+    Fields are separated by commas or another character. A field in quotes may hold that character, line ends,
+    and quotes that are written twice. Lines end with ``\\n`` or ``\\r\\n``; blank lines are no records, and a
+    byte order mark is dropped. A shard is read from its beginning, where the names are.
 
     Args:
         start_sample: Only 0.
         start_byte: Only 0.
-        max_record_bytes: Longest record held. 256 MiB as for lines: a quote that is never closed makes one
-            record of all that follows.
-        delimiter: What separates fields. None for ``usual``, and then a first record of one name that has
-            another usual delimiter in it is an error: the samples would have one field of that name.
-        usual: What separates fields in shards of this suffix.
+        max_record_bytes: The longest record. 256 MiB as for lines: a quote that is never closed makes one
+            record of everything that follows.
+        delimiter: What separates fields. None for ``usual``; then it is an error if the first record is one
+            name with another common delimiter in it, since the samples would have one field of that name.
+        usual: The delimiter for the suffix of the shard.
     """
 
     def __init__(
@@ -69,13 +68,12 @@ class CsvDecoder(Decoder):
         delimiter: str | None = None,
         usual: str = ",",
     ) -> None:
-        super().__init__()
         self._delimiter = usual if delimiter is None else delimiter
         self._is_said = delimiter is not None
         if start_sample or start_byte:
             raise ValueError("CSV is read from its beginning, where the names are")
         self._max_record_bytes = max_record_bytes
-        # Python's limit is one of the process, and of 128 KiB: a longer text would be an error.
+        # Python's limit is for the whole process, and 128 KiB by default: a longer text would be an error.
         if csv.field_size_limit() < max_record_bytes:
             csv.field_size_limit(max_record_bytes)
         self._begun = False
@@ -84,20 +82,19 @@ class CsvDecoder(Decoder):
         self._retry_bytes = 0
         self._names: list[str] | None = None
         self._index = 0
-        self._line = 1  # of the shard, that comes next
+        self._line = 1  # the next one of the shard
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         chunk = bytes(chunk)
         self._open.append(chunk)
         self._open_bytes += len(chunk)
         is_much = self._open_bytes > self._max_record_bytes
-        # What is open is looked at again when it has doubled, lest a long record be parsed for each chunk.
+        # An open record is parsed again only when it has doubled, not for each chunk.
         if is_much or (b"\n" in chunk and self._open_bytes >= self._retry_bytes):
             yield from self._parse(is_end=False)
         if self._open_bytes > self._max_record_bytes:
-            raise self._fault(
-                f"csv: a record of more than {self._max_record_bytes} bytes; is a quote not closed?"
-            )
+            what = f"csv: a record of more than {self._max_record_bytes} bytes; is a quote not closed?"
+            raise self._located(FormatError(what))
 
     def _decode_end(self) -> Iterator[Block]:
         yield from self._parse(is_end=True)
@@ -105,7 +102,7 @@ class CsvDecoder(Decoder):
             raise FormatError("csv: expected the names of the fields in the first record, found nothing")
 
     def _parse(self, is_end: bool) -> Iterator[Block]:
-        """The samples of the whole records there are; what is left stays open."""
+        """The samples of the complete records; the rest stays open."""
         content = b"".join(self._open)
         if not self._begun:
             content = content.removeprefix(_BOM)
@@ -114,6 +111,7 @@ class CsvDecoder(Decoder):
         lines = _lines(content[:whole])
         reader = csv.reader(map(self._text, lines), strict=True, delimiter=self._delimiter)
         samples, done, first_line = [], 0, self._line
+        fault: FormatError | None = None
         try:
             for record in reader:
                 self._line, done = first_line + reader.line_num, reader.line_num
@@ -123,17 +121,15 @@ class CsvDecoder(Decoder):
                     yield self._block(samples)
                     samples = []
         except csv.Error as error:
-            if samples:
-                yield self._block(samples)
             if is_end or str(error) != _UNENDED:
-                raise self._fault(f"csv: {error}") from error
-            samples = []
+                fault = FormatError(f"csv: {error}")
+                fault.__cause__ = error
         except FormatError as error:
-            if samples:
-                yield self._block(samples)
-            raise self._located(error) from error.__cause__
+            fault = error
         if samples:
             yield self._block(samples)
+        if fault is not None:
+            raise self._located(fault) from fault.__cause__
         rest = b"".join(lines[done:]) + content[whole:]
         self._open, self._open_bytes = [rest], len(rest)
         self._retry_bytes = 2 * len(rest) if done < len(lines) else 0
@@ -148,7 +144,7 @@ class CsvDecoder(Decoder):
             ) from error
 
     def _sample(self, record: list[str], content: bytes) -> dict[str, str] | None:
-        """What a record is; None for that of the names."""
+        """The sample of a record; None for the record of the names."""
         if self._names is None:
             if content[:64].lstrip().lower().startswith(_NO_NAMES):
                 raise FormatError(
@@ -157,7 +153,7 @@ class CsvDecoder(Decoder):
                 )
             if len(set(record)) < len(record) or "" in record:
                 raise FormatError(
-                    "csv: expected a name of its own for each field in the first record, found "
+                    "csv: expected different names of the fields in the first record, found "
                     f"{', '.join(map(repr, record))[:200]}{describe_bytes(content)}"
                 )
             self._check_separated(record)
@@ -170,7 +166,7 @@ class CsvDecoder(Decoder):
         return dict(zip(self._names, record, strict=True))
 
     def _check_separated(self, names: list[str]) -> None:
-        """Refuse names that look like one, because something else separates them."""
+        """Refuse a single name that seems to be several with another delimiter."""
         if len(names) > 1 or self._is_said:
             return
         for other, called in _DELIMITERS.items():
@@ -186,9 +182,6 @@ class CsvDecoder(Decoder):
         first, self._index = self._index, self._index + len(samples)
         return Rows([*samples], OffsetTrail(first, None))
 
-    def _fault(self, what: str) -> FormatError:
-        return self._located(FormatError(what))
-
     def _located(self, error: FormatError) -> FormatError:
         error.args = (f"{error.args[0]} (line {self._line})",)
         error.sample = self._index
@@ -196,11 +189,11 @@ class CsvDecoder(Decoder):
 
 
 def _lines(content: bytes) -> list[bytes]:
-    """The lines, which end at ``\\n`` alone: bytes know of ``\\r`` as an end, too."""
+    """The lines, which end at ``\\n`` alone; ``bytes.splitlines`` also splits at ``\\r``."""
     *ended, last = content.split(b"\n")
     return [line + b"\n" for line in ended] + ([last] if last else [])
 
 
 def open_csv(spec: ShardSpec, *, usual: str = ",") -> Decoder:
-    """The decoder of a shard of CSV, or of another usual delimiter; compressed or not."""
+    """The decoder of a shard of CSV, or with another usual delimiter; compressed or not."""
     return open_stream(spec, partial(CsvDecoder, delimiter=spec.delimiter, usual=usual))

@@ -1,7 +1,7 @@
-"""What every format is made of: decoders that are fed bytes, and the plans of those read in parts.
+"""What every format consists of: a decoder that is fed bytes, and a plan if shards are read in parts.
 
 ``feed`` and ``finish`` return iterators, and bytes are lost if one is dropped half-way. So the next
-call insists that the last one was run to its end; a decoder that raised is closed for good.
+call checks that the last iterator was run to its end. A decoder that raised stays closed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from ..errors import FormatError
 from ..types import Answer, Buffer, Span, Unpacked
 
 PassOver: TypeAlias = Callable[[FormatError], None]
-"""Takes note of a sample that does not decode, which is passed over then."""
+"""Records a sample that cannot be decoded, and is then passed over."""
 
 
-# A block is what a queue hop costs once and what the memory budget counts by: 1024 samples make the
-# hop's cost per sample vanish, and 8 MiB is small against any budget worth having.
+# The cost of a queue hop, and the memory budget, are counted by block: 1024 samples make the cost of the hop
+# negligible for each, and 8 MiB is small compared with any useful budget.
 MAX_BLOCK_SAMPLES = 1024
 MAX_BLOCK_BYTES = 8 << 20
 
 
-# What one piece may become that is decompressed, or a hundred times what has come of the shard: no training
-# sample is known to shrink by more, but small ones and masks.
+# What a piece may always become when it is decompressed; otherwise a hundred times its compressed size. No
+# training sample is known to shrink by more, except small ones and masks.
 _MOST_UNPACKED_BYTES = 256 << 20
 _MOST_RATIO = 100
 
 
-def most_unpacked(compressed_bytes: int) -> int:
-    """How many bytes may have to be held in one piece, by how much of a compressed shard has come."""
-    return max(_MOST_UNPACKED_BYTES, _MOST_RATIO * compressed_bytes)
+def most_unpacked(compressed_bytes: int, least: int | None = None) -> int:
+    """How many bytes a piece may have when it is decompressed.
+
+    Args:
+        compressed_bytes: Of the piece, or of as much of the shard as has come.
+        least: Bytes that are always allowed; None for 256 MiB.
+    """
+    return max(_MOST_UNPACKED_BYTES if least is None else least, _MOST_RATIO * compressed_bytes)
 
 
 class Decoder(ABC):
@@ -46,16 +51,15 @@ class Decoder(ABC):
     held expanded as a whole. Empty blocks are not yielded. A subclass decodes the bytes.
     """
 
-    def __init__(self) -> None:
-        self._idle = True
+    _idle = True
 
     def feed(self, chunk: Buffer) -> Iterator[Block]:
         """The samples that ``chunk`` completes.
 
         Args:
             chunk: The next bytes of the shard, any number of them. The decoder may keep views of them until
-                the samples that they belong to are complete. Nothing that comes out refers to their memory,
-                which is used again when nobody looks at it.
+                their samples are complete. Samples do not refer to the memory, which may be used again then;
+                only that of ``bytes``, which never changes.
 
         Returns:
             An iterator of blocks; it must be run to its end before the next call.
@@ -81,6 +85,11 @@ class Decoder(ABC):
         self._claim()
         return self._decode_end()
 
+    @property
+    def sample(self) -> int | None:
+        """Index in the shard of the sample that is read; None where a decoder does not say."""
+        return None
+
     def check_room(self, compressed_bytes: int) -> None:
         """Refuse a sample that has grown too large, where the shard is compressed.
 
@@ -88,9 +97,9 @@ class Decoder(ABC):
             compressed_bytes: How much of the compressed shard has become what was fed.
 
         Raises:
-            FormatError: More than that may become is held of the sample that is being read.
+            FormatError: The sample that is read has become larger than that allows.
         """
-        return  # most formats have a bound of their own, which is as low
+        return  # most formats have a bound of their own, as low as this
 
     def _claim(self) -> None:
         if not self._idle:
@@ -112,7 +121,7 @@ class Decoder(ABC):
 
 
 LFS_POINTER = b"version https://git-lfs"
-"""How the file begins that Git keeps in the place of a large one."""
+"""The beginning of the file that Git keeps in place of a large one."""
 
 _SIGNATURES = (
     (b"<", "a web page or an XML listing"),
@@ -129,7 +138,7 @@ _SIGNATURES = (
 
 
 def describe_bytes(start: bytes) -> str:
-    """A half sentence on what ``start`` looks like instead, or "" if it looks like nothing known."""
+    """A clause about what ``start`` looks like, or "" if it is not recognized."""
     text = start[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     for signature, what in _SIGNATURES:
         if text.startswith(signature):
@@ -142,23 +151,23 @@ class Selection:
     """What is wanted of every shard.
 
     Attributes:
-        columns: Names, in the order of the fields of a sample; None for all there are.
+        columns: Names, in the order of the fields of a sample; None for all.
         filters: A ``pyarrow.compute.Expression`` that a row has to meet; None for every row.
-        decode: Whether images are opened, where the format does so. False leaves the bytes of their files.
+        decode: Whether images are opened, if the format does so. False leaves the bytes of their files.
     """
 
     columns: tuple[str, ...] | None = None
-    filters: Any = field(default=None, compare=False)  # == between two of them makes a third
+    filters: Any = field(default=None, compare=False)  # == of two expressions makes an expression
     decode: bool = True
 
     def describe(self) -> Mapping[str, Any]:
-        """What makes two selections the same to a saved state, as JSON values."""
+        """What must be equal in a saved state, as JSON values."""
         described: dict[str, Any] = {}
         if self.columns is not None:
             described["columns"] = list(self.columns)
         if self.filters is not None:
             described["filters"] = text = str(self.filters)
-            if "..." in text:  # long lists of values are shown in part
+            if "..." in text:  # long lists of values are shortened
                 content = memoryview(self.filters.__reduce__()[1][0])
                 described["filters_digest"] = hashlib.blake2b(content, digest_size=16).hexdigest()
         if not self.decode:
@@ -170,14 +179,14 @@ EVERYTHING = Selection()
 
 
 class Footers(Protocol):
-    """The footers of one shard, by its version."""
+    """Keeps the footers of one shard, by its version."""
 
     def find(self, version: str, length: int) -> bytes | None:
-        """That of this version of the shard, of this length; None if it is not kept."""
+        """The footer of this version of the shard with this length; None if it is not kept."""
         ...
 
     def keep(self, version: str, length: int, footer: bytes) -> None:
-        """Keep a footer, as long as there is room for it."""
+        """Keep a footer, while there is room for it."""
         ...
 
 
@@ -186,18 +195,18 @@ class ShardSpec:
     """What is wanted of one shard, and what is known of it.
 
     Attributes:
-        start_sample: Samples of the shard that were read before. Without ``start_byte`` a format that is read
-            from front to back decodes and drops them.
-        start_byte: Offset in the shard of the first byte that will be fed, as the position says.
+        start_sample: Samples of the shard that were already read. Without ``start_byte`` a format that is
+            read from front to back decodes and drops them.
+        start_byte: Offset in the shard of the first byte that will be fed, from the position.
         skip: Samples from there on that are decoded and dropped.
         stop_sample: Index behind the last sample that is wanted, for a plan; more may be read. None for all.
-        columns: Return columns, where the format has a way to make them of samples that are alike.
-        pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
-            their indices; None to raise.
-        selection: Which columns and rows are wanted, where the format has some.
-        schema: What an index says that the shards hold, where the format is read by one.
-        unpacked: What an index says that this shard becomes, where it is compressed as a whole.
-        compression: By the shard's name, see ``compression_named``; it matters where the shard has no bytes.
+        columns: Return columns, if the format can make them of samples that are alike.
+        pass_over: Called for samples that cannot be decoded, if the format can continue behind them. They
+            keep their indices. None to raise.
+        selection: Which columns and rows are wanted, if the format has some.
+        schema: What an index states of the shards, if the format is read by an index.
+        unpacked: What an index promises of the decompressed shard, if it is compressed as a whole.
+        compression: By the shard's name, see ``compression_named``; used if the shard has no bytes.
         delimiter: What separates the fields of CSV; None for the usual one.
         footers: Keeps what a plan has read, for the next reader of the shard.
     """
@@ -221,28 +230,27 @@ class ShardSpec:
         return self.start_sample + self.skip
 
     def kept(self, head: Answer) -> bytes | None:
-        """The footer that was kept of this version of the shard; None if there is none."""
+        """The footer that was kept for this version of the shard; None if there is none."""
         if self.footers is None or head.version is None:
             return None
         return self.footers.find(head.version, head.length)
 
     def keep(self, head: Answer, footer: bytes) -> None:
-        """Keep a footer of this version of the shard."""
+        """Keep a footer for this version of the shard."""
         if self.footers is not None and head.version is not None:
             self.footers.keep(head.version, head.length, footer)
 
 
 class SkippingDecoder(Decoder):
-    """Drop the samples before those that are wanted, where a decoder cannot begin at these.
+    """Drop the samples before the wanted ones, if a decoder cannot begin at these.
 
     Args:
         inner: The decoder.
         count: Samples to drop.
-        first: Index in the shard of the first one of them.
+        first: Index in the shard of the first one.
     """
 
     def __init__(self, inner: Decoder, count: int, first: int = 0) -> None:
-        super().__init__()
         self._inner = inner
         self._wanted = first + count
         self._reached = first
@@ -252,16 +260,12 @@ class SkippingDecoder(Decoder):
 
     def _decode_end(self) -> Iterator[Block]:
         yield from self._drop(self._inner.finish())
-        if self._reached < self._wanted:
-            raise FormatError(
-                f"expected at least {self._wanted} samples, as many come before those to read or were read "
-                f"from it before; found {self._reached}: the shard has changed"
-            )
+        check_reached(self._reached, self._wanted)
 
     def _drop(self, blocks: Iterator[Block]) -> Iterator[Block]:
         for block in blocks:
             if self._reached < self._wanted:
-                # By their indices: those that were passed over have one, and are in no block.
+                # By index: samples that were passed over have one, and are in no block.
                 begins = block.trail.place(0).sample
                 self._reached = begins + len(block)
                 if self._reached <= self._wanted:
@@ -271,8 +275,21 @@ class SkippingDecoder(Decoder):
             yield block
 
 
-# Of the end, asked for in the hope that the footer is in it: a 64th of the shard within these bounds. Footers
-# of wide tables and many row groups take a second request.
+def check_reached(found: int, wanted: int, what: str = "samples") -> None:
+    """Refuse a shard that has fewer samples than a position or a plan says.
+
+    Raises:
+        FormatError: It has fewer.
+    """
+    if found < wanted:
+        raise FormatError(
+            f"expected at least {wanted} {what}, as a position or the plan says; found {found}: the shard "
+            "has changed"
+        )
+
+
+# How much of the end is requested, as the footer is mostly in it: a 64th of the shard within these bounds.
+# Footers of wide tables and of many row groups take a second request.
 _LEAST_END_BYTES, _MOST_END_BYTES = 8 << 10, 64 << 10
 
 # Far above the footers of tables with thousands of columns and row groups.
@@ -282,13 +299,13 @@ _LENGTH_BYTES = 4
 
 
 def read_footer(name: str, magic: bytes, head: Answer, spec: ShardSpec) -> Generator[Span, Answer, bytes]:
-    """Ask for the footer: what is before its length and the magic at the very end.
+    """Read the footer, which stands before its length and the magic at the very end.
 
     Args:
-        name: Of the format, for messages.
-        magic: That the shard begins and ends with.
+        name: Name of the format, for messages.
+        magic: The magic that the shard begins and ends with.
         head: The first bytes of the shard.
-        spec: Keeps this one, and may have it already.
+        spec: Keeps the footer, and may have it already.
 
     Returns:
         The end of the shard, from the first byte of the footer on.
@@ -329,30 +346,30 @@ def read_footer(name: str, magic: bytes, head: Answer, spec: ShardSpec) -> Gener
     return footer
 
 
-# A gap up to so long is read through, whatever is around it.
+# A gap up to this length is always read through.
 _SMALL_GAP_BYTES = 1 << 10
 
-# And one of a quarter of what is wanted around it, but not beyond what a connection brings in some
-# milliseconds: it costs less than another request, and of few columns of many, few more bytes are read.
+# So is a gap of a quarter of what is wanted around it, up to what a connection transfers in some
+# milliseconds: it costs less than another request. With few columns of many, only few more bytes are read.
 _LARGEST_GAP_BYTES = 256 << 10
 _GAP_SHARE = 4
 
 
 def merge(groups: Iterable[Sequence[Span]]) -> tuple[list[Span], list[int]]:
-    """What to request for groups of spans, each needed as a whole, one group after another.
+    """The spans to request for groups of spans, each group needed as a whole, one after another.
 
     Args:
-        groups: Each in any order; spans may touch and overlap.
+        groups: The spans of a group may be in any order, touch, and overlap.
 
     Returns:
-        The spans to request, in order, and for each group after how many of their bytes it is complete.
+        The spans to request, in order, and for each group the number of bytes after which it is complete.
     """
     merged: list[Span] = []
     complete: list[int] = []
     before = 0  # bytes of all merged spans but the last
     wanted = 0  # bytes of the last one that are no gaps
     for group in groups:
-        # What was read for a group before this one may be gone: bytes that both want are read twice.
+        # Bytes of an earlier group may be dropped already: bytes that both need are read twice.
         begin = merged[-1].stop if merged else 0
         for span in sorted(group):
             last = merged[-1] if merged else None
@@ -373,7 +390,7 @@ def _gap_bytes(wanted: int, span: Span) -> int:
 
 
 class ByteQueue:
-    """Bytes in a queue, in the pieces that they came in."""
+    """A queue of bytes, in the pieces in which they came."""
 
     def __init__(self) -> None:
         self._pieces: deque[memoryview] = deque()
@@ -386,7 +403,7 @@ class ByteQueue:
             self.size_bytes += len(piece)
 
     def take(self, size_bytes: int) -> list[memoryview]:
-        """Remove what is in front, so many bytes, which are there."""
+        """Remove so many bytes from the front; the caller has checked that they are there."""
         self.size_bytes -= size_bytes
         taken = []
         while size_bytes:
@@ -400,12 +417,12 @@ class ByteQueue:
 
 
 class HeldSpans(io.RawIOBase):
-    """A file of which only some bytes are there: those fed, until they are dropped.
+    """A file that has only some of its bytes: those that were fed, until they are dropped.
 
     Args:
         spans: What will be fed, in this order.
-        length: Of the file.
-        end: Its last bytes, which are there from the beginning, and stay.
+        length: Length of the file.
+        end: Its last bytes, which it has from the beginning and keeps.
     """
 
     def __init__(self, spans: Sequence[Span], length: int, end: bytes = b"") -> None:
@@ -431,7 +448,7 @@ class HeldSpans(io.RawIOBase):
             self._pieces.append((start, here, self.fed))
 
     def drop(self, fed: int) -> None:
-        """Let go of what was fed up to there."""
+        """Drop what was fed up to there."""
         while self._pieces and self._pieces[0][2] <= fed:
             self._pieces.popleft()
 
@@ -449,7 +466,7 @@ class HeldSpans(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """The bytes from here on, and fewer than ``size`` where some are not held."""
+        """The bytes from here on; fewer than ``size`` if some are not held."""
         stop = self._length if size < 0 else self._at + size
         found: list[bytes | memoryview] = []
         for start, content, _ in (*self._pieces, (self._length - len(self._end), memoryview(self._end), 0)):

@@ -1,6 +1,6 @@
-"""Running digests of shards, and which of several promised ones is the cheapest to hold a shard against.
+"""Running digests of shards, and the choice of the cheapest among several that were promised.
 
-Any of them shows what transport and disks do to bytes; so what decides is the time that it takes.
+Each of them detects what transport and disks do to bytes; so only the time that it takes matters.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ..types import Buffer
 # The cheapest first, measured in chunks of 2 MiB on one core of an AMD EPYC with SHA extensions (Python
 # 3.11.7, OpenSSL 3, zlib 1.3, google-crc32c 1.9.0, xxhash 4.1.0), on a busy machine: xxh128 33 GB/s, xxh3_64
 # 32, crc32c 18, xxh64 8.4, xxh32 2.2, crc32 1.9, sha1 1.3, sha256 and sha224 1.2, sha512, sha384 and md5 0.5,
-# blake2b 0.4, those behind it less. Without SHA extensions the order of sha1 to md5 is another, and md5
-# before sha512. All of them let go of the GIL.
+# blake2b 0.4, the following ones less. Without SHA extensions the order of sha1 to md5 differs, with md5
+# before sha512. All of them release the GIL.
 ALGORITHMS = (
     *("xxh128", "xxh3_128", "xxh3_64", "crc32c", "xxh64", "xxh32", "crc32"),
     *("sha1", "sha256", "sha224", "sha512", "sha384", "md5"),
     *("blake2b", "blake2s", "sha3_224", "sha3_256", "sha3_384", "sha3_512"),
 )
 
-# What a package besides the standard library computes, and which extra brings it.
+# The digests that need a package, and the extra that installs it.
 _EXTRAS = {"crc32c": "checksums", **dict.fromkeys(("xxh128", "xxh3_128", "xxh3_64", "xxh64", "xxh32"), "mds")}
 
 
 class Digest(Protocol):
-    """A digest that is being computed; hashlib's objects are some."""
+    """A digest that is being computed, such as hashlib's objects."""
 
     def update(self, chunk: Buffer, /) -> None:
         """Add the next bytes."""
@@ -41,7 +41,7 @@ class Digest(Protocol):
 
 
 def open_digest(algorithm: str) -> Digest | None:
-    """A new digest, or None where this installation cannot compute it.
+    """A new digest, or None if this installation cannot compute it.
 
     Args:
         algorithm: A name in ``ALGORITHMS``; another one can never be computed.
@@ -55,26 +55,26 @@ def open_digest(algorithm: str) -> Digest | None:
     if algorithm.startswith("xxh"):
         return _open_xxhash(algorithm)
     try:
-        # Not for security: a system that forbids md5 for that still has it for checksums.
+        # Not for security: a system that forbids md5 for security still allows it for checksums.
         return hashlib.new(algorithm, usedforsecurity=False)
     except ValueError:
         return None
 
 
 def extra_of(algorithms: Iterable[str]) -> str:
-    """The extra of this package that brings what computes one of these, for messages."""
+    """The extra of this package that installs what computes one of these, for messages."""
     return next((_EXTRAS[algorithm] for algorithm in algorithms if algorithm in _EXTRAS), "checksums")
 
 
 class Verifier:
-    """Holds the bytes of a whole shard against a digest that was promised of it.
+    """Checks the bytes of a whole shard with a digest that was promised.
 
     Args:
-        promised: Digests by algorithm. One of them is verified, the cheapest that can be computed here;
-            with none of that kind, nothing is.
+        promised: Digests by algorithm. The cheapest one that can be computed here is verified; nothing is
+            verified if there is none.
 
     Attributes:
-        algorithm: The one verified; None if nothing is.
+        algorithm: The algorithm that is verified; None if none is.
     """
 
     def __init__(self, promised: Mapping[str, bytes]) -> None:
@@ -99,7 +99,7 @@ class Verifier:
             shard: Its URL as it may be shown.
 
         Raises:
-            StoreError: The bytes were other ones.
+            StoreError: The bytes have another digest.
         """
         if self._digest is not None and (found := self._digest.digest()) != self._promised:
             raise StoreError(
@@ -127,12 +127,12 @@ def _open_crc32c() -> Digest | None:
         import google_crc32c
     except ImportError:
         return None
-    # Its stand-in in Python does some MB/s; then the next algorithm is the cheaper one.
+    # Its fallback in Python does some MB/s, so the next algorithm is cheaper than it.
     return _Crc32c(google_crc32c.Checksum) if google_crc32c.implementation == "c" else None
 
 
 class _Crc32c:
-    """google-crc32c's object, which takes nothing but ``bytes``."""
+    """google-crc32c's object, which takes only ``bytes``."""
 
     def __init__(self, make: Callable[[], Digest]) -> None:
         self._checksum = make()

@@ -1,9 +1,9 @@
 """The fields of samples: from their bytes to values by the last extension of their names, and back.
 
 A field with an unknown extension stays ``bytes``, and so do ``pkl``, ``pyd``, ``pickle``, ``pt`` and
-``pth``: unpickling runs whatever code the shard's author put there. Users who trust the shard may name a
-handler for them. ``npz`` stays too: it is a zip, of unbounded ratio. What is written reads back as the same
-samples; a name or value that would not is refused.
+``pth``: unpickling runs whatever code the author of the shard put there. Users who trust the shard may name a
+handler for them. ``npz`` stays too: it is a zip, with an unbounded ratio. What is written reads back as the
+same samples; a name or value that would not is refused.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _decode_npy(body: bytes) -> NDArray[Any]:
     dtype, shape = header.dtype, header.shape
     order: Literal["C", "F"] = "F" if header.by_columns else "C"
     count, found = math.prod(shape), len(body) - header.size_bytes
-    # Not NumPy's read_array: it allocates what the header claims before it looks at the length. For texts
-    # without a character it would make room for one.
+    # NumPy's read_array allocates what the header claims before it checks the length. For texts without a
+    # character it would allocate one.
     if header.body_bytes != found or (count and not dtype.itemsize and dtype.kind in "SU"):
         raise ValueError(f"shape {shape} of {dtype} does not fit the {found} bytes there are")
     if not found:  # numpy.frombuffer refuses an empty buffer
@@ -55,7 +55,7 @@ def _decode_image(body: bytes) -> NDArray[Any]:
         return np.array(image.convert("RGB"))
 
 
-# How the files begin that images are; of WebP what stands behind the length.
+# The first bytes of image files.
 _IMAGE_SIGNATURES = (
     (b"\xff\xd8\xff", "jpg"),
     (b"\x89PNG\r\n\x1a\n", "png"),
@@ -65,7 +65,7 @@ _IMAGE_SIGNATURES = (
 
 
 def _extension_of(content: bytes, path: object) -> str:
-    """What a file is: an image by its first bytes, whatever its name says, else what its name ends with."""
+    """The extension of a file: of an image by its first bytes, otherwise by its name."""
     for signature, extension in _IMAGE_SIGNATURES:
         if content.startswith(signature):
             return extension
@@ -88,22 +88,22 @@ default_handlers: Mapping[str, Handler] = MappingProxyType(
         **dict.fromkeys(_IMAGE_EXTENSIONS, _decode_image),
     }
 )
-# The parts of a file in a field, as Hugging Face's data sets have them.
+# The parts of a file in a field of Hugging Face's data sets.
 _FILE = {"bytes", "path"}
 _OWN_HANDLERS = tuple(default_handlers.values())
 
 
 def handlers_with(more: Mapping[str, Handler] | None) -> Mapping[str, Handler]:
-    """The usual handlers by extension, with others added, in place of those of the same name.
+    """The default handlers by extension, and others that are added or replace them.
 
     Raises:
-        TypeError: They are no mapping, or something else than functions by extension.
+        TypeError: They are no mapping of functions by extension.
     """
     if more is not None and not isinstance(more, Mapping):
         raise TypeError(
             f"decode should get a mapping of functions by extension, but got {type(more).__name__}: "
             f"{more!r}; write .decode() for RGB arrays of images, or .decode({{'jpg': fn}}) with a "
-            "function that makes of the bytes what you want"
+            "function of your own that takes the bytes"
         )
     for extension, handler in (more or {}).items():
         if not isinstance(extension, str) or not callable(handler):
@@ -115,9 +115,9 @@ def decode_sample(sample: Sample, handlers: Mapping[str, Handler] = default_hand
     """Decode the fields of a tar sample.
 
     Args:
-        sample: Fields of ``bytes``, or of files, ``{"bytes": ..., "path": ...}`` with or without the path,
-            which go by what their bytes begin with, or by the extension of their path. Others stay, and so do
-            those that start with ``__``.
+        sample: Fields of ``bytes``, or of files, ``{"bytes": ..., "path": ...}`` with or without the path.
+            The first bytes of a file, or the extension of its path, decide how it is decoded. Other fields
+            stay as they are, and so do those whose names start with ``__``.
         handlers: By last extension of the field's name (``seg.png``: ``png``), in lower case. The
             default reads json, txt and text (``str``), cls, index and count (``int``), npy
             (``ndarray`` of the stored shape and dtype), and jpg, jpeg, png, webp, bmp, gif and ppm
@@ -128,7 +128,7 @@ def decode_sample(sample: Sample, handlers: Mapping[str, Handler] = default_hand
 
     Raises:
         FormatError: A default handler cannot decode a field; the message names field and key.
-        Exception: What a handler of the user's raises, with field and key as a note.
+        Exception: What a user's handler raises, with field and key as a note.
         ImportError: A package that a handler needs is not installed.
     """
     decoded = {}
@@ -161,22 +161,21 @@ tar_end = bytes(2 * BLOCK)
 
 
 def encode_jsonl_sample(sample: Mapping[str, Any], *, allow_nan: bool = True) -> bytes:
-    """One line of JSON; ``__url__``, which says where a sample was read from, is left out.
+    """One line of JSON. ``__url__``, where a sample was read from, is left out.
 
     Args:
         sample: Its fields.
-        allow_nan: Whether to write ``NaN`` and ``Infinity``, which JSON does not have, though Python reads
-            them.
+        allow_nan: Whether to write ``NaN`` and ``Infinity``, which JSON lacks, though Python reads them.
 
     Raises:
-        ValueError: A number that JSON does not have, if it is not allowed.
-        TypeError: Not a mapping, a field whose name is no text, or a value that JSON has no form for; it says
-            which.
+        ValueError: A number that JSON lacks, if that is not allowed.
+        TypeError: The sample is no mapping, a field's name is no text, or JSON has no form for a value; the
+            message names it.
     """
     if not isinstance(sample, Mapping):
         raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
     for field in sample:
-        if not isinstance(field, str):  # JSON would make text of a number, and two fields one
+        if not isinstance(field, str):  # JSON would turn a number into text, and two fields into one
             raise TypeError(f"a field of a sample must have a str for its name, not {field!r}")
     plain = {key: value for key, value in sample.items() if key != "__url__"}
     return _dump_json(plain, "sample", allow_nan) + b"\n"
@@ -191,8 +190,8 @@ def encode_tar_sample(sample: Mapping[str, Any]) -> bytes:
             ``__`` (``__url__``) belong to the pipeline and are left out.
 
     Raises:
-        TypeError: A value that the field's extension has no encoding for.
-        ValueError: A key or field that would not read back as it is.
+        TypeError: There is no encoding for a value by its field's extension.
+        ValueError: A key or field would not read back as it is.
     """
     if not isinstance(sample, Mapping):
         raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
@@ -217,12 +216,12 @@ def _tar_member(name: str, body: bytes) -> bytes:
 
         described = tarfile.TarInfo(name)
         described.size = len(body)
-        # tobuf, not TarFile: that one wants a file that can tell, and a compressor cannot.
+        # TarFile needs a file with tell(), which a compressor lacks.
         header = described.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
     return b"".join((header, body, bytes(-len(body) % BLOCK)))
 
 
-# Of what one header without extensions holds: larger names and bodies need more than that.
+# The limits of a header without extensions.
 _MOST_NAME_BYTES, _MOST_BODY_BYTES = 100, 8**11
 _SIZE, _SUM = slice(124, 136), slice(148, 156)
 
@@ -231,7 +230,7 @@ _SIZE, _SUM = slice(124, 136), slice(148, 156)
 def _empty_header() -> tuple[bytes, int]:
     """The header of an empty file with the shortest name, and its sum without that of its size.
 
-    All others are it, but for name, size and sum. tarfile is imported for it where the first one is written.
+    Other headers differ only in name, size and sum. tarfile is imported when the first header is written.
     """
     import tarfile
 
@@ -240,7 +239,7 @@ def _empty_header() -> tuple[bytes, int]:
 
 
 def _plain_header(name: bytes, size: int) -> bytes:
-    """What tarfile would make, in a tenth of its time."""
+    """The same header as tarfile's, in a tenth of its time."""
     octal = b"%011o\0" % size
     empty, empty_sum = _empty_header()
     total = empty_sum + sum(name) + sum(octal)
@@ -291,11 +290,7 @@ def _encode_field(field: str, value: Any) -> bytes:
         raise
 
 
-def _encode_json(value: Any) -> bytes:
-    return _dump_json(value, "value")
-
-
-def _dump_json(value: Any, name: str, allow_nan: bool = True) -> bytes:
+def _dump_json(value: Any, name: str = "value", allow_nan: bool = True) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=allow_nan, separators=(",", ":")).encode(
             "utf-8"
@@ -310,7 +305,7 @@ def _dump_json(value: Any, name: str, allow_nan: bool = True) -> bytes:
 
 
 def _find_unfit(value: Any, where: str) -> tuple[str, Any] | None:
-    """What JSON has no form for, and how to get at it from ``where``."""
+    """A value that JSON has no form for, and the path to it from ``where``."""
     items: Iterable[tuple[Any, Any]]
     if isinstance(value, dict):
         for key in value:
@@ -329,7 +324,7 @@ def _find_unfit(value: Any, where: str) -> tuple[str, Any] | None:
 
 
 def _fit_form(value: Any) -> str:
-    """What to write instead."""
+    """The advice what to write instead."""
     if hasattr(value, "tolist"):  # arrays and scalars of NumPy, tensors
         return "write its .tolist()" if getattr(value, "shape", ()) else "write its .item()"
     if isinstance(value, bytes | bytearray | memoryview):
@@ -361,7 +356,7 @@ def _encode_npy(value: Any) -> bytes:
 
 encoders: Mapping[str, Callable[[Any], bytes]] = MappingProxyType(
     {
-        "json": _encode_json,
+        "json": _dump_json,
         "txt": _encode_text,
         "text": _encode_text,
         "cls": _encode_integer,

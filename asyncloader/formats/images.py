@@ -1,7 +1,7 @@
-"""Images that shards of MDS and LitData hold, as Pillow has them; imported where the first one is.
+"""Images in shards of MDS and LitData, as Pillow's images; Pillow is imported with the first one.
 
-Files of images are opened, and not decoded: Pillow does that when their pixels are read, as it does for
-readers that use the shards' own library.
+Image files are opened, not decoded: Pillow decodes them when their pixels are read, as it also does for the
+libraries that wrote the shards.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Columns of JPEG and PNG hold whatever their writer was given as bytes. Of other formats Pillow starts
-# programs, or follows what they refer to. Those of the second row are only looked for where it is none of the
-# first: Pillow imports all that it has for them.
+# Columns of JPEG and PNG hold whatever bytes their writer was given. For some other formats Pillow starts
+# programs, or follows references. Those of the second row are tried only if it is none of the first: for them
+# Pillow imports all its plugins.
 _COMMON = ("JPEG", "PNG", "GIF", "BMP")
 _OTHERS = ("WEBP", "TIFF")
 
-# Of images without a pixel: Pillow takes eight bytes for each row, whatever is in it.
+# For images without a pixel: Pillow allocates eight bytes for each row, even of no pixels.
 _MOST_EMPTY_SIDE = 64
 
-# How many bytes a row takes of each mode, by how many pixels wide it is.
+# How many bytes a pixel takes in each mode.
 _BYTES_PER_PIXEL = {
     **dict.fromkeys(("L", "P"), 1),
     **dict.fromkeys(("LA", "La", "PA", "I;16", "I;16L", "I;16B", "I;16N"), 2),
@@ -50,7 +50,7 @@ def raw(content: bytes) -> Any:
         wanted = width * height * _BYTES_PER_PIXEL[mode]
     else:
         raise ValueError(f"no image has the mode {mode[:20]!r}")
-    if wanted != len(pixels):  # else Pillow makes room for what is claimed
+    if wanted != len(pixels):  # otherwise Pillow allocates what is claimed
         raise ValueError(
             f"an image of {width} x {height} pixels in {mode} takes {wanted} bytes, found {len(pixels)}"
         )
@@ -60,10 +60,10 @@ def raw(content: bytes) -> Any:
 
 
 def encoded(content: bytes) -> Any:
-    """An image as a file; its pixels are decoded when somebody looks at them.
+    """An image file; its pixels are decoded when they are read.
 
     Raises:
-        ValueError: It is none that is read.
+        ValueError: It has no supported format.
     """
     pillow = _pillow()
     try:
@@ -73,12 +73,12 @@ def encoded(content: bytes) -> Any:
             pillow.init()
             others = [name for name in _OTHERS if name in pillow.OPEN]
             return pillow.open(io.BytesIO(content), formats=others)
-    except Exception as error:  # of what is damaged, each of Pillow's readers raises what it likes
+    except Exception as error:  # Pillow's readers raise any type for damaged files
         raise ValueError(f"no image of {', '.join((*_COMMON, *_OTHERS))}") from error
 
 
 def listed(make: Callable[[bytes], Any], content: bytes) -> list[Any]:
-    """A list: four bytes that say nothing, how many, how long each is, and all of them end to end.
+    """A list: four unused bytes, the number of items, their lengths, and the items end to end.
 
     Raises:
         ValueError: The lengths do not add up.
@@ -87,7 +87,7 @@ def listed(make: Callable[[bytes], Any], content: bytes) -> list[Any]:
 
 
 def jpeg_array(make: Callable[[bytes], Any], content: bytes) -> list[Any]:
-    """Images: how many, how long each is, and all of them end to end.
+    """Images: their number, their lengths, and the images end to end.
 
     Raises:
         ValueError: The lengths do not add up, or there is none.
@@ -118,7 +118,7 @@ def _items(content: bytes, at: int) -> list[bytes]:
     return items
 
 
-# Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
+# Pillow chooses the reader by content, and some readers run other programs (EPS runs Ghostscript).
 _IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
 
 
@@ -127,13 +127,13 @@ def open_image(content: bytes, otherwise: str) -> Iterator[Any]:
     """An image that can be converted to 8 bits a channel without a loss.
 
     Args:
-        content: Of its file.
-        otherwise: What to do about one that cannot, for messages.
+        content: The content of its file.
+        otherwise: What to do about an image with more bits, for messages.
 
     Raises:
         ImportError: Pillow is not installed.
         ValueError: It has more bits.
-        Exception: What Pillow raises of an image that is damaged, or too large.
+        Exception: What Pillow raises for a damaged or too large image.
     """
     with _pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as image:
         if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale
@@ -150,7 +150,7 @@ def _pillow() -> Any:
 
 
 def decode_image(content: bytes) -> NDArray[Any]:
-    """``(3, H, W) uint8`` in RGB, as LitData has it; a JPEG turned as its Exif says."""
+    """``(3, H, W) uint8`` in RGB, as LitData decodes it; a JPEG is turned by its Exif orientation."""
     with open_image(content, "read its bytes with decode=False") as image:
         from PIL import ImageOps
 
@@ -159,11 +159,11 @@ def decode_image(content: bytes) -> NDArray[Any]:
 
 
 def decode_tiff(content: bytes) -> NDArray[Any]:
-    """What ``tifffile.imread`` reads.
+    """The array that ``tifffile.imread`` reads.
 
     Raises:
         ImportError: tifffile is not installed.
-        Exception: What it raises of an image that is damaged.
+        Exception: What tifffile raises for a damaged image.
     """
     try:
         import tifffile

@@ -1,7 +1,7 @@
 """Shards of lines: plain text, and JSON Lines as rows or columns.
 
-Neither format has an end marker, so a shard cut between two lines looks whole from here; that the
-body had its full length is for the store to check.
+Neither format has an end marker, so a shard that was cut between two lines looks whole here; the store
+checks that the body had its full length.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from .compression import open_stream
 from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
 
 _BOM = b"\xef\xbb\xbf"
-# A chunk becomes samples window by window: parsed JSON takes some six times the room of its text, and what is
-# handed on before more is parsed stays in the processor's cache (a sixth less time for lists of numbers).
+# A chunk becomes samples window by window: parsed JSON takes some six times the memory of its text, and
+# samples that are returned before more are parsed stay in the processor's cache (a sixth less time for lists
+# of numbers).
 _WINDOW_BYTES = 128 << 10
 _EXCERPT_BYTES = 60
-# How a page begins that a server sends in the place of a file.
+# The beginning of a page that a server sends instead of a file.
 _PAGES = (b"<!doctype html", b"<html")
 
 
@@ -41,13 +42,13 @@ class LineDecoder(Decoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_line_bytes: Longest line held. The default of 256 MiB is far above any record seen in
-            practice, and keeps a shard that is not of lines at all from filling the memory.
-        pass_over: Called for each line that is no sample, with what would be raised for it; the line keeps
-            its index. None: it is raised.
+        max_line_bytes: The longest line. The default of 256 MiB is far above any record seen in
+            practice, and keeps a shard without lines from filling the memory.
+        pass_over: Called for each line that is no sample, with the error that would be raised; the line keeps
+            its index. None: the error is raised.
 
     Raises:
-        ValueError: A negative argument.
+        ValueError: An argument is negative.
     """
 
     # Whether blank lines are samples.
@@ -61,11 +62,10 @@ class LineDecoder(Decoder):
         max_line_bytes: int = 256 << 20,
         pass_over: PassOver | None = None,
     ) -> None:
-        super().__init__()
         if min(start_sample, start_byte, max_line_bytes) < 0:
             raise ValueError("start_sample, start_byte and max_line_bytes must be 0 or more")
         self._index = start_sample
-        # The line after the last block; not known if blank ones may be before the start.
+        # The line after the last block; unknown if blank lines may be before the start.
         known = self._blanks_count or not (start_sample or start_byte)
         self._line = start_sample + 1 if known else None
         self._blanks: dict[int, int] = {}
@@ -76,7 +76,7 @@ class LineDecoder(Decoder):
         self._open_bytes = 0
         self._samples: list[Any] = []
         self._ends: list[int] = []
-        #: The shard is none of lines: an error of all of it, of which no line is passed over.
+        # The shard has no lines at all: its error is always raised, and no line is passed over.
         self._is_foreign = False
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
@@ -106,7 +106,7 @@ class LineDecoder(Decoder):
         self._open_bytes += len(piece)
         if self._open_bytes > self._max_line_bytes:
             raise self._too_long()
-        # Views cost more than what they point at, if that is little.
+        # A view takes more memory than few bytes do.
         self._open.append(piece if len(piece) > 512 else bytes(piece))
 
     def _too_long(self) -> FormatError:
@@ -124,7 +124,7 @@ class LineDecoder(Decoder):
         yield from self._take()
 
     def _add_run(self, run: bytes) -> Iterator[Block]:
-        """Whole lines in a row, without the newline of the last; a subclass may know a shorter way."""
+        """Add complete lines, without the newline of the last; a subclass may have a faster way."""
         return self._add(run.split(b"\n"))
 
     def _add(self, lines: list[bytes], newline: int = 1) -> Iterator[Block]:
@@ -138,7 +138,7 @@ class LineDecoder(Decoder):
             whole = len(run)
             if max(lengths) > limit:
                 whole = next(place for place, length in enumerate(lengths) if length > limit)
-            # The lengths with their newlines, summed up from where the first line begins.
+            # Where each line ends with its newline, from the beginning of the first one.
             ends = [end + place * newline for place, end in enumerate(accumulate(lengths, initial=self._at))]
             yield from self._parse_all(run[:whole], ends[1 : whole + 1])
             if whole < len(run):
@@ -147,7 +147,7 @@ class LineDecoder(Decoder):
                 yield from self._take()
 
     def _parse_all(self, lines: list[bytes], ends: list[int]) -> Iterator[Block]:
-        """Parse lines, and pass over those that are at fault if somebody takes note of them."""
+        """Parse lines, and pass over those that are no samples if ``pass_over`` records them."""
         while lines:
             try:
                 self._parse(lines, ends)
@@ -155,7 +155,7 @@ class LineDecoder(Decoder):
             except FormatError as error:
                 if self._pass_over is None or self._is_foreign:
                     raise
-                bad = bisect_right(ends, self._at)  # it begins where the line before it has ended
+                bad = bisect_right(ends, self._at)  # it begins where the line before it ends
                 self._locate(error)
                 yield from self._take()
                 self._pass_over(error)
@@ -166,7 +166,7 @@ class LineDecoder(Decoder):
 
     @abstractmethod
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:
-        """Append samples and ends; ``_at`` is the offset of the line at fault if it raises."""
+        """Append samples and ends; if it raises, ``_at`` is the offset of the line at fault."""
 
     def _locate(self, error: FormatError) -> FormatError:
         if error.offset is None:
@@ -181,7 +181,7 @@ class LineDecoder(Decoder):
             yield Rows(samples, self._follow(ends))
 
     def _follow(self, ends: list[int]) -> OffsetTrail:
-        """The trail of the samples that come next, which stop at ``ends``."""
+        """The trail of the next samples, which end at ``ends``."""
         trail = OffsetTrail(self._index, ends, self._line, self._blanks)
         self._index += len(ends)
         if self._line is not None:
@@ -200,16 +200,16 @@ class TextDecoder(LineDecoder):
 
     Lines end with ``\\n``, or ``\\r\\n``; other separators that :meth:`str.splitlines` knows stay in the
     text. The last line may lack its end; a byte order mark at the start is dropped. A shard whose first line
-    is that of a web page, or of a pointer of Git LFS, is none of text.
+    is that of a web page, or of a pointer of Git LFS, is an error.
 
     Args:
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_line_bytes: Longest line held; 256 MiB, see the module's splitter.
+        max_line_bytes: See ``LineDecoder``.
 
     Raises:
-        ValueError: A negative argument.
+        ValueError: An argument is negative.
     """
 
     _blanks_count = True
@@ -239,17 +239,17 @@ class TextDecoder(LineDecoder):
 
 
 def _is_no_text(line: bytes) -> bool:
-    """Whether a first line is of what lies in the place of a text, rather than of one."""
+    """Whether a first line shows that something else than text is there."""
     start = line[:64].lstrip()
     return start.startswith(LFS_POINTER) or start.lower().startswith(_PAGES)
 
 
-# What it decodes is what json.loads makes of it: integers of any size, floats to the last bit, the last of
-# equal keys. (orjson makes floats of integers beyond 64 bit.) What it refuses is json's to judge.
+# It decodes to the same values as json.loads: integers of any size, floats to the last bit, the last of equal
+# keys. (orjson makes floats of integers beyond 64 bits.) What it refuses is given to json.
 _JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-# What a list of integers is written with; a value that has others is parsed as a whole.
+# The characters of a list of integers; a value with others is parsed as a whole.
 _CHARACTERS = b"0123456789-,[] "
 _WORD = 8
 _MOST_DIGITS = 2 * _WORD  # two words; there are some of 19 that fit int64
@@ -257,15 +257,15 @@ _MARGIN = b" " * _MOST_DIGITS
 
 
 def columns_of_lines(lines: bytes, ends: NDArray[np.int64]) -> Mapping[str, Column] | None:
-    """The fields of objects, a line each, whose rows are those that :mod:`json` would have.
+    """The fields of objects, a line each, whose rows are those of :mod:`json`.
 
     Args:
-        lines: Of which each has at least one value, if they are JSON, and none has half of one.
-        ends: Where each of them ends, ``(n,) int64``.
+        lines: If they are JSON, each line has at least one value, and no value is on two lines.
+        ends: Where each line ends, ``(n,) int64``.
 
     Returns:
-        ``IntegerLists`` for fields of nothing but those, ``Objects`` for others. None where rows are made as
-        fast, or the fields differ from line to line.
+        ``IntegerLists`` for fields of integer lists only, ``Objects`` for others. None if rows are as fast,
+        or the fields differ from line to line.
 
     Raises:
         msgspec.MsgspecError, ValueError, RecursionError: The parser refuses something. :mod:`json` may not.
@@ -274,7 +274,7 @@ def columns_of_lines(lines: bytes, ends: NDArray[np.int64]) -> Mapping[str, Colu
         return None
     rows = _FIELDS.decode_lines(lines)
     names = tuple(rows[0])
-    # A sample with a key is told its shard, one by one.
+    # Samples with a key get the URL of their shard one by one, as rows.
     if len(rows) != len(ends) or set(map(tuple, rows)) != {names} or "__key__" in names:
         return None
     columns: list[list[Any]] = [[row[name] for row in rows] for name in names]
@@ -288,10 +288,10 @@ def columns_of_lines(lines: bytes, ends: NDArray[np.int64]) -> Mapping[str, Colu
 
 
 def _are_all_seen(lines: bytes, ends: NDArray[np.int64], columns: Sequence[Sequence[Buffer]]) -> bool:
-    """Whether the rest of the lines cannot hold anything that :mod:`json` refuses.
+    """Whether the other parts of the lines cannot hold anything that :mod:`json` refuses.
 
-    That is keys, and values of keys that come once more, which were only skipped: in strings what is no UTF-8
-    passes unseen, and any integer, where Python converts no more digits than it is told to.
+    These are keys, and values of keys that were repeated, which the parser only skips: it does not check
+    strings for UTF-8, nor integers for the number of digits that Python converts.
     """
     if not lines.isascii():
         lines.decode()
@@ -302,19 +302,19 @@ def _are_all_seen(lines: bytes, ends: NDArray[np.int64], columns: Sequence[Seque
 
 
 def _has_integer_list(sample: Any) -> bool:
-    """Whether a sample has what is worth it: objects of other fields are made as fast in rows."""
+    """Whether a sample has a list of integers; without one, rows are as fast."""
     values = sample.values() if type(sample) is dict else ()
     return any(type(value) is list and value and type(value[0]) is int for value in values)
 
 
 def _integer_lists(values: Sequence[Buffer]) -> IntegerLists | None:
-    """The column of JSON values that are known to be valid; None if one is no list of integers that fit."""
+    """The column of valid JSON values; None if one is no list of integers, or an integer is too long."""
     text = b"".join([_MARGIN, *values])
     if text.translate(None, _CHARACTERS):
         return None
     characters = np.frombuffer(text, np.uint8)
     opens = np.flatnonzero(characters == ord("["))
-    # As many lists as values; and none within another, which has something else than an end before it.
+    # Each value is one list: none is within another, where something else than an end would stand before it.
     if len(opens) != len(values) or (characters[opens[1:] - 1] != ord("]")).any():
         return None
     is_digit = (characters ^ ord("0")) < 10
@@ -337,11 +337,11 @@ def _integer_lists(values: Sequence[Buffer]) -> IntegerLists | None:
 def _read(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers whose digits are the last ``lengths`` characters of words of eight, the first one lowest.
 
-    Neighbours are put together to numbers of two digits, these to numbers of four, and these to one of eight:
+    Neighbours are combined to numbers of two digits, these to numbers of four, and these to one of eight:
     Daniel Lemire, "Quickly parsing eight digits" (2018).
     """
     shift = ((_WORD - lengths) * 8).astype(np.uint64)
-    words = (words >> shift) << shift  # what is before the digits counts 0, as they themselves do in "0"
+    words = (words >> shift) << shift  # characters before the digits count as 0
     words &= np.uint64(0x0F0F0F0F0F0F0F0F)
     for bits, digits in ((8, 10), (16, 100), (32, 10_000)):
         words *= np.uint64((digits << bits) + 1)
@@ -359,21 +359,20 @@ class JsonlDecoder(LineDecoder):
     """Decode JSON Lines: each line that is not blank is one JSON object, and that dict the sample.
 
     Nothing is added to the dict. Lines end with ``\\n`` or ``\\r\\n``, the last one may lack its end;
-    a byte order mark at the start is dropped. The values are those of :mod:`json`, ``NaN`` and large
-    integers too; what parses them is faster.
-    A line with any other JSON value raises: pipelines address samples by field, and a value wrapped
-    in a dict of our making would hide that the shard is not what was expected.
+    a byte order mark at the start is dropped. The values are those of :mod:`json`, with ``NaN`` and large
+    integers, but the parser is faster. A line with any other JSON value raises: pipelines address samples
+    by field, and wrapping such a value in a dict would hide that the shard is not what was expected.
 
     Args:
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_line_bytes: Longest line held; 256 MiB, see the module's splitter.
-        columns: Make columns where they are had for less than rows. Those who need rows after all get the
-            same ones, at a higher price.
+        max_line_bytes: See ``LineDecoder``.
+        columns: Make columns if they are faster than rows. Rows that are made of them are the same, but
+            slower.
 
     Raises:
-        ValueError: A negative argument.
+        ValueError: An argument is negative.
     """
 
     _blanks_count = False
@@ -383,10 +382,10 @@ class JsonlDecoder(LineDecoder):
         self._columns = columns
 
     def _add_run(self, run: bytes) -> Iterator[Block]:
-        # To msgspec a newline is a space like any other: it takes a value over two lines, and two on one. But
-        # one between "}" and "{" is within no value, which has a comma there, and no newline in its strings.
-        # So where there are only these, each line has at least one value, and as many as there are lines are
-        # one each.
+        # To msgspec a newline is a space: it accepts a value on two lines, and two values on one. But a
+        # newline between "}" and "{" is never within a value, which has a comma there, and no newline in its
+        # strings. So if all newlines are like this, each line has at least one value; and if there are as
+        # many values as lines, each line has one.
         parsed = None
         if run.startswith(b"{") and len(run) <= self._max_line_bytes:
             characters = np.frombuffer(run + b"\n", np.uint8)
@@ -411,7 +410,7 @@ class JsonlDecoder(LineDecoder):
                 yield from self._take()
 
     def _parse_run(self, run: bytes, line_ends: NDArray[np.int64]) -> list[Any] | Mapping[str, Column] | None:
-        """Samples or columns, if one call can tell that each line is one object; None if it takes more."""
+        """Samples or columns, if one call shows that each line is one object; otherwise None."""
         try:
             if self._columns and (columns := columns_of_lines(run, line_ends)) is not None:
                 return columns
@@ -442,12 +441,12 @@ class JsonlDecoder(LineDecoder):
 
 
 def _parse_as_json(line: bytes) -> Any:
-    """What msgspec refuses: NaN, Infinity, 1e400 and lone surrogates have a value, all else its error."""
+    """The value that msgspec refuses: of NaN, Infinity, 1e400 and lone surrogates; others raise."""
     try:
-        # Decoded here: for bytes, json.loads guesses the encoding with slow Python code.
+        # json.loads would guess the encoding of bytes with slow Python code.
         return json.loads(str(line, "utf-8"))
     except (ValueError, RecursionError) as error:
-        error.__context__ = None  # msgspec's refusal, another story of the same
+        error.__context__ = None  # msgspec's error about the same line
         raise _json_error(line, error) from error
 
 
@@ -460,7 +459,7 @@ def _json_error(line: bytes, error: Exception) -> FormatError:
         return FormatError(
             f"jsonl: invalid UTF-8 at byte {error.start} of the line: {excerpt(line, error.start)}{hint}"
         )
-    # Nesting that is too deep, or an integer of more digits than Python converts.
+    # The nesting is too deep, or an integer has more digits than Python converts.
     return FormatError(f"jsonl: {error}: {excerpt(line)}")
 
 

@@ -1,7 +1,7 @@
-"""Chunks of LitData, which ``optimize`` writes: what they hold is in their ``index.json``, not in them.
+"""Chunks of LitData, which ``optimize`` writes; their ``index.json`` describes what they hold.
 
-The plan tells by a chunk's first and last bytes what it is: samples behind a table, tokens, runs of samples
-that are compressed, or rows of Arrow, a file of Arrow behind a table of offsets that lead nowhere.
+The plan finds out by the first and last bytes of a chunk what it is: samples behind a table, tokens,
+compressed runs of samples, or rows of Arrow: a file of Arrow behind a table whose offsets mean nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -18,16 +18,16 @@ from ..blocks import Block
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .arrow import plan_arrow
-from .compression import SIGNATURE_BYTES, compression_of
+from .compression import SIGNATURE_BYTES, SniffingDecoder, compression_of
 from .decoder import Decoder, ShardSpec
 from .images import decode_image, decode_tiff, jpeg_array
-from .litdata_chunks import FIELD, MAGIC, CompressedSamples, LitDataSamples, Tokens, plan_frames
+from .litdata_chunks import FIELD, MAGIC, Tokens, decode_compressed, plan_frames, samples_decoder
 from .litdata_values import Tree, flat_dtype, leaf_of, parse_tree
-from .offsets import HEAD_BYTES, IndexedFile, IndexedShard, Samples, TableDecoder, TableKind, plan_table
+from .offsets import HEAD_BYTES, Decode, IndexedFile, IndexedShard, TableDecoder, TableKind, plan_table
 from .selection import missing_column
-from .unpacking import UnpackingDecoder, sniffed
+from .unpacking import UnpackedDecoder
 
-# How values are compressed: each chunk as a whole, runs of samples, or each sample by itself.
+# What is compressed: each chunk as a whole, runs of samples, or each sample alone.
 _WRAPS = ("chunk", "batch", "sample")
 
 # Samples with other values are never written as rows of Arrow.
@@ -35,7 +35,7 @@ _OF_ROWS = frozenset(("int", "float", "bool", "str", "json", "numpy", "bytes", "
 
 
 class _Entry(msgspec.Struct):
-    # Behind the name of a file below the index no separator of another system.
+    # A file below the index; without separators of other systems.
     filename: Annotated[str, msgspec.Meta(pattern=r"^[^\\]+$")]
     chunk_size: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
     chunk_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
@@ -64,8 +64,8 @@ class ChunkSchema:
         tree: How the values of a sample nest.
         leaves: The serializer of each value.
         wrap: What is compressed: ``"chunk"``, each as a whole; ``"batch"``, runs of samples; ``"sample"``,
-            each by itself; or None.
-        block_size: Tokens of a sample, where chunks hold nothing but tokens; else None.
+            each sample alone; or None.
+        block_size: Tokens of a sample, if chunks hold tokens; else None.
     """
 
     tree: Tree
@@ -77,7 +77,7 @@ class ChunkSchema:
         """Refuse names of fields that samples do not have.
 
         Raises:
-            ValueError: One is none.
+            ValueError: A name is not one of the fields.
         """
         names = [FIELD] if self.block_size is not None else [name for name, _ in self.tree.fields]
         for name in columns or ():
@@ -85,26 +85,26 @@ class ChunkSchema:
                 raise ValueError(missing_column("columns", name, names))
 
     def describe(self) -> Mapping[str, Any]:
-        """What makes other samples of the same chunks, as JSON values."""
+        """The options that change the samples of the same chunks, as JSON values."""
         return {} if self.block_size is None else {"block_size": self.block_size}
 
     @property
     def may_be_older(self) -> bool:
-        """Whether the lengths in the index may leave out the tables, as they did in older releases.
+        """Whether the lengths in the index may leave out the tables, as older releases wrote them.
 
-        Of tokens that is known, and what is compressed by runs or samples is newer.
+        For tokens that is known; compressed runs and samples are newer.
         """
         return self.block_size is None and self.wrap in (None, "chunk")
 
     @property
     def may_be_rows(self) -> bool:
-        """Whether chunks may hold rows of Arrow in place of samples; each of them tells."""
+        """Whether chunks may hold rows of Arrow in place of samples; each chunk shows whether it does."""
         kinds = {name.partition(":")[0] for name in self.leaves}
         return self.block_size is None and self.tree.kind == "dict" and kinds <= _OF_ROWS
 
 
 class LitDataIndex(NamedTuple):
-    """What an ``index.json`` says.
+    """The content of an ``index.json``.
 
     Attributes:
         chunks: In order.
@@ -120,10 +120,10 @@ def parse_litdata_index(content: bytes, block_size: int | None = None) -> LitDat
 
     Args:
         content: The file.
-        block_size: Tokens of a sample, where the chunks were written for ``TokensLoader``.
+        block_size: Tokens of a sample, if the chunks were written for ``TokensLoader``.
 
     Raises:
-        FormatError: It is no index, or one of chunks that are not read; the message says what to do.
+        FormatError: It is no index, or its chunks are not supported; the message says what to do.
         ValueError: ``block_size`` is missing, or given for chunks that hold samples.
     """
     try:
@@ -140,8 +140,8 @@ def parse_litdata_index(content: bytes, block_size: int | None = None) -> LitDat
 def _schema(config: _Config, block_size: int | None) -> ChunkSchema:
     if config.encryption:
         raise FormatError(
-            "litdata: the chunks are encrypted, which is not read; write them anew without encryption=, and "
-            "have the store encrypt them"
+            "litdata: the chunks are encrypted, which is not supported; write them again without "
+            "encryption=, and let the store encrypt them"
         )
     leaves, loader, wrap = config.data_format, config.item_loader, None
     holds_tokens = loader == "TokensLoader" or (
@@ -150,8 +150,8 @@ def _schema(config: _Config, block_size: int | None) -> ChunkSchema:
     if not holds_tokens and loader not in (None, "PyTreeLoader"):
         reads_it = "al.from_urls reads Parquet, without an index"
         raise FormatError(
-            f"litdata: the chunks are for {str(loader)[:80]}; those for PyTreeLoader and TokensLoader are "
-            f"read: {reads_it if loader == 'ParquetLoader' else 'write them anew'}"
+            f"litdata: the chunks are for {str(loader)[:80]}; only those for PyTreeLoader and TokensLoader "
+            f"are supported: {reads_it if loader == 'ParquetLoader' else 'write them again'}"
         )
     if holds_tokens != (block_size is not None):
         raise ValueError(
@@ -189,11 +189,11 @@ def _chunk(entry: _Entry, config: _Config, schema: ChunkSchema, number: int) -> 
         tokens, rest = divmod(size_bytes - table_bytes, item_bytes)
         if tokens < 0 or rest or entry.dim not in (tokens, None):
             raise FormatError(
-                f"litdata: index.json: chunks[{number}]: {size_bytes} bytes are no {entry.dim} tokens of "
+                f"litdata: index.json: chunks[{number}]: {size_bytes} bytes are not {entry.dim} tokens of "
                 f"{schema.leaves[0]} behind a table of {table_bytes} bytes"
             )
         samples = tokens // schema.block_size
-    # Of a chunk that is compressed as a whole it is the length of what it becomes.
+    # For a chunk that is compressed as a whole this is the decompressed length.
     file, raw = IndexedFile(entry.filename, size_bytes), None
     if entry.filename.endswith(f".{config.compression}.bin"):
         file, raw = IndexedFile(entry.filename, None), file
@@ -203,7 +203,7 @@ def _chunk(entry: _Entry, config: _Config, schema: ChunkSchema, number: int) -> 
 _MAGIC = b"LDARW01\0"
 _LENGTH_BYTES = 4
 
-#: What is to be known of the end of a chunk.
+#: How much of the end of a chunk ``find_footer`` needs.
 TAIL_BYTES = _LENGTH_BYTES + len(_MAGIC)
 
 
@@ -212,10 +212,10 @@ def find_footer(tail: bytes, length: int) -> Span | None:
 
     Args:
         tail: The end of the chunk, ``TAIL_BYTES`` at least.
-        length: Of the chunk.
+        length: Length of the chunk.
 
     Raises:
-        FormatError: It is said to be longer than the chunk.
+        FormatError: It would be longer than the chunk.
     """
     if not tail.endswith(_MAGIC):
         return None
@@ -223,20 +223,20 @@ def find_footer(tail: bytes, length: int) -> Span | None:
     stop = length - TAIL_BYTES
     if not 0 < size <= stop:
         raise FormatError(
-            f"litdata: damaged: rows of {size} bytes are said to be in a chunk of {length}", offset=stop
+            f"litdata: damaged: the chunk claims rows of {size} bytes, and has {length} bytes", offset=stop
         )
     return Span(stop - size, stop)
 
 
 def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start: int) -> Planning:
-    """The plan of a file that is inside of a chunk, as one of the chunk.
+    """The plan of a file inside of a chunk, as a plan of the chunk.
 
     Args:
-        plan: Of the file.
-        inside: Where it is.
-        known: The beginning of the chunk, which is not asked for again.
-        samples: How many the chunk says that it has.
-        start: How many of them were had already.
+        plan: The plan of the file.
+        inside: Where the file is.
+        known: The beginning of the chunk, which is not requested twice.
+        samples: How many samples the chunk claims.
+        start: How many of them were already read.
     """
     answer: Answer | None = None
     while True:
@@ -247,7 +247,9 @@ def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start
             spans = tuple(Span(start + inside.start, stop + inside.start) for start, stop in layout.spans)
             return Layout(spans, partial(_RowsDecoder, layout.open_decoder, samples, start), samples)
         except FormatError as error:
-            raise _moved(error, inside.start) from None
+            if error.offset is not None:
+                error.offset += inside.start
+            raise
         span = Span(asked.start + inside.start, min(asked.stop + inside.start, inside.stop))
         content = known.content[span.start : span.stop]
         if len(content) < span.stop - span.start:
@@ -255,24 +257,16 @@ def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start
         answer = Answer(content, inside.stop - inside.start, known.version)
 
 
-def _moved(error: FormatError, begin: int) -> FormatError:
-    """The error of a file as one of the chunk that it begins in."""
-    if error.offset is not None:
-        error.offset += begin
-    return error
-
-
 class _RowsDecoder(Decoder):
-    """Hold the rows of a file against the number of samples that its chunk has.
+    """Check the rows of a file against the number of samples of its chunk.
 
     Args:
         open_rows: Makes the decoder of the file.
-        samples: How many there should be.
-        start: The first that comes.
+        samples: The expected number of samples.
+        start: The first sample that comes.
     """
 
     def __init__(self, open_rows: Callable[[], Decoder], samples: int, start: int) -> None:
-        super().__init__()
         self._rows = open_rows()
         self._samples = samples
         self._reached = start
@@ -295,9 +289,6 @@ class _RowsDecoder(Decoder):
             yield block
 
 
-_Decode: TypeAlias = Callable[[Any], Any]
-
-
 _DECODE: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
     {
         "jpeg": decode_image,
@@ -310,34 +301,32 @@ _DECODE: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
 
 
 class MediaDecoder:
-    """Decodes the images of a sample, wherever they nest in it.
+    """Decodes the images of a sample, at any depth.
 
     Args:
-        tree: Of the samples.
+        tree: The tree of the samples.
         leaves: The serializer of each value.
         columns: The fields that samples have; None for all.
+
+    Attributes:
+        fields: The fields with images in them.
     """
 
     def __init__(self, tree: Tree, leaves: tuple[str, ...], columns: tuple[str, ...] | None) -> None:
         rest = iter(leaves)
         found = [(name, _decode_of(child, rest)) for name, child in tree.fields]
-        # Only those with images in them, each with the function that makes it anew.
         self._decode = {
             name: decode
             for name, decode in found
             if decode is not None and (columns is None or name in columns)
         }
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Those with images in them."""
-        return tuple(self._decode)
+        self.fields = tuple(self._decode)
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """A new sample with the same fields.
 
         Raises:
-            FormatError: One does not decode; the message names the field.
+            FormatError: An image cannot be decoded; the message names the field.
             ImportError: A package is not installed.
         """
         decoded = dict(sample)
@@ -355,41 +344,36 @@ class MediaDecoder:
 def decoder_of(
     tree: Tree, leaves: tuple[str, ...], columns: tuple[str, ...] | None = None
 ) -> MediaDecoder | None:
-    """What decodes the images of samples; None if they have none."""
+    """The decoder of the images of samples; None if they have none."""
     decoder = MediaDecoder(tree, leaves, columns)
     return decoder if decoder.fields else None
 
 
-def _decode_of(tree: Tree, leaves: Iterator[str]) -> _Decode | None:
-    """What makes a value of a sample anew; None where it holds no image."""
+def _decode_of(tree: Tree, leaves: Iterator[str]) -> Callable[[Any], Any] | None:
+    """The function that decodes the images in a value of a sample; None if there are none."""
     if tree.kind == "leaf":
         decode = _DECODE.get(next(leaves).partition(":")[0])
         return None if decode is None else partial(_decode_bytes, decode)
     children = [_decode_of(child, leaves) for child in tree.children]
-    if not any(children):
-        return None
-    return partial(_decode_dict if tree.kind == "dict" else _decode_sequence, children)
+    return partial(_decode_children, children) if any(children) else None
 
 
-def _decode_bytes(decode: _Decode, value: Any) -> Any:
-    # Rows of Arrow hold what the writer was given: of an image its path, of which nothing is opened.
+def _decode_bytes(decode: Callable[[bytes], Any], value: Any) -> Any:
+    # Rows of Arrow hold what the writer was given. For an image that may be its path, which is not opened.
     return decode(value) if isinstance(value, bytes) else value
 
 
-def _decode_dict(children: Sequence[_Decode | None], value: Mapping[str, Any]) -> dict[str, Any]:
-    entries = zip(value.items(), children, strict=True)
-    return {name: entry if decode is None else decode(entry) for (name, entry), decode in entries}
-
-
-def _decode_sequence(children: Sequence[_Decode | None], value: Sequence[Any]) -> Any:
-    decoded = [
-        entry if decode is None else decode(entry) for entry, decode in zip(value, children, strict=True)
-    ]
+def _decode_children(children: Sequence[Callable[[Any], Any] | None], value: Any) -> Any:
+    entries = value.values() if isinstance(value, Mapping) else value
+    pairs = zip(entries, children, strict=True)
+    decoded = [entry if decode is None else decode(entry) for entry, decode in pairs]
+    if isinstance(value, Mapping):
+        return dict(zip(value, decoded, strict=True))
     return tuple(decoded) if isinstance(value, tuple) else decoded
 
 
 def plan_litdata(spec: ShardSpec) -> Planning | None:
-    """Plan what to read of a chunk; None where all of it is read from front to back."""
+    """Plan what to read of a chunk; None if all of it is read from front to back."""
     schema: ChunkSchema = spec.schema
     if not schema.may_be_rows:
         reads_all = not spec.start_sample and spec.stop_sample is None
@@ -403,14 +387,15 @@ def open_litdata(spec: ShardSpec) -> Decoder:
     inner = TableDecoder(_kind(spec.schema, spec), start_sample=spec.first_sample, pass_over=spec.pass_over)
     if spec.schema.wrap != "chunk":
         return inner
-    return UnpackingDecoder("litdata", sniffed, inner, spec.unpacked)
+    unpacked = UnpackedDecoder("litdata", inner, spec.unpacked)
+    return SniffingDecoder(lambda: unpacked)  # servers may decompress a file while they send it
 
 
 def _plan(schema: ChunkSchema, spec: ShardSpec) -> Planning:
     head = yield Span(0, HEAD_BYTES)
     if head.content.startswith(MAGIC):
-        return (yield from plan_frames(head, _samples(schema, spec), spec))
-    # Never of others: one of 559,903 samples begins as gzip does.
+        return (yield from plan_frames(head, _decode(schema, spec), spec))
+    # Only for these: a table of 559,903 samples begins like gzip.
     if schema.wrap == "chunk" and compression_of(head.content[:SIGNATURE_BYTES]) is not None:
         return Layout(
             (Span(0, head.length),),
@@ -429,11 +414,11 @@ def _plan(schema: ChunkSchema, spec: ShardSpec) -> Planning:
 
 def _kind(schema: ChunkSchema, spec: ShardSpec) -> TableKind:
     if schema.block_size is None:
-        return TableKind("litdata", lambda header: _samples(schema, spec))
+        return TableKind("litdata", lambda header: _decode(schema, spec))
     tokens = Tokens(flat_dtype(schema.leaves[0]), schema.block_size)
-    return TableKind("litdata", lambda header: tokens, tokens.bounds)
+    return TableKind("litdata", lambda header: tokens.decode, tokens.bounds)
 
 
-def _samples(schema: ChunkSchema, spec: ShardSpec) -> Samples:
-    samples = LitDataSamples(schema.tree, schema.leaves, spec.selection.columns)
-    return CompressedSamples(samples) if schema.wrap == "sample" else samples
+def _decode(schema: ChunkSchema, spec: ShardSpec) -> Decode:
+    decode = samples_decoder(schema.tree, schema.leaves, spec.selection.columns)
+    return partial(decode_compressed, decode) if schema.wrap == "sample" else decode

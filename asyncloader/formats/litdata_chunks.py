@@ -1,15 +1,16 @@
-"""The kinds of LitData's chunks: samples, runs of them that are compressed, and tokens.
+"""The kinds of LitData's chunks: samples, compressed runs of samples, and tokens.
 
-Tokens are documents end to end, of which each sample is a block, wherever documents begin.
+Tokens are documents end to end. A sample is a block of them, wherever documents begin.
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,84 +19,84 @@ from ..blocks import Block, Column, offsets_of
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .compression import Decompressor
-from .decoder import Decoder, ShardSpec
-from .litdata_values import Leaf, Tree, Values, column_of, leaf_of
-from .offsets import OffsetTable, Samples, SamplesDecoder, field_edges
+from .decoder import Decoder, ShardSpec, check_reached, most_unpacked
+from .litdata_values import Leaf, Tree, column_of, leaf_of
+from .offsets import Decode, OffsetTable, SamplesDecoder, Values, field_edges, view_of
 
-# As of a page of Parquet.
+# The most that compressed samples may become which are decoded together.
 _MOST_BYTES = 256 << 20
-_MOST_RATIO = 100
 
 
-@dataclass(frozen=True)
-class LitDataSamples:
-    """Makes the columns of samples; see ``offsets.decoder.Samples``.
+def samples_decoder(tree: Tree, leaves: Sequence[str], columns: tuple[str, ...] | None) -> Decode:
+    """The function that decodes samples.
 
     Args:
         tree: How their values nest.
         leaves: The serializer of each value.
-        columns: The fields that are wanted, in this order; None for all. Values of others are not looked at.
+        columns: The wanted fields, in this order; None for all. Values of others are not looked at.
     """
-
-    tree: Tree
-    leaves: tuple[str, ...]
-    columns: tuple[str, ...] | None = None
-
-    def decode(self, run: bytes | memoryview, bounds: NDArray[np.int64]) -> Mapping[str, Column]:
-        """The columns."""
-        edges = field_edges("litdata", run, bounds, (None,) * len(self.leaves))
-        lengths = edges[1:] - edges[:-1]
-        fields: dict[str, Column] = {}
-        for name, tree, first, readers in self._wanted:
-            numbers = range(first, first + len(readers))
-            values = [
-                read(Values(run, edges[number], lengths[number]))
-                for number, read in zip(numbers, readers, strict=True)
-            ]
-            fields[name] = column_of(tree, values, len(bounds) - 1)
-        return fields
-
-    @cached_property
-    def _wanted(self) -> list[tuple[str, Tree, int, list[Leaf]]]:
-        """Of each field that is wanted its tree, the number of its first value, and what reads its values."""
-        known: dict[str, tuple[str, Tree, int, list[Leaf]]] = {}
-        first = 0
-        for name, tree in self.tree.fields:
-            leaves = self.leaves[first : first + tree.leaves]
-            known[name] = name, tree, first, [*map(leaf_of, leaves)]
-            first += tree.leaves
-        return [known[name] for name in self.columns or known]
+    fields: dict[str, tuple[Tree, int, list[Leaf]]] = {}
+    first = 0
+    for name, inside in tree.fields:
+        fields[name] = inside, first, [*map(leaf_of, leaves[first : first + inside.leaves])]
+        first += inside.leaves
+    return partial(_decode, len(leaves), {name: fields[name] for name in columns or fields})
 
 
-@dataclass(frozen=True)
-class CompressedSamples:
-    """Samples each of which is a zstd frame by itself."""
+def _decode(
+    values: int,
+    fields: Mapping[str, tuple[Tree, int, Sequence[Leaf]]],
+    run: bytes | memoryview,
+    bounds: NDArray[np.int64],
+) -> Mapping[str, Column]:
+    """The columns of samples; see ``Decode``.
 
-    inner: LitDataSamples
+    Args:
+        values: How many values a sample has.
+        fields: Of each wanted field its tree, the number of its first value, and what reads its values.
+        run: See ``Decode``.
+        bounds: See ``Decode``.
+    """
+    edges = field_edges("litdata", run, bounds, (None,) * values)
+    columns = {}
+    for name, (tree, first, readers) in fields.items():
+        read = (
+            reader(Values(run, edges[number], edges[number + 1]))
+            for number, reader in enumerate(readers, first)
+        )
+        columns[name] = column_of(tree, read, len(bounds) - 1)
+    return columns
 
-    def decode(self, run: bytes | memoryview, bounds: NDArray[np.int64]) -> Mapping[str, Column]:
-        """The columns of what they become; of fewer samples at a time where that is much."""
-        bodies: list[bytes] = []
-        size_bytes = 0
-        for start, stop in itertools.pairwise(bounds.tolist()):
-            bodies.append(inflate(run[start:stop]))
-            size_bytes += len(bodies[-1])
-            if size_bytes > _MOST_BYTES and len(bounds) > 2:
-                raise FormatError(f"litdata: the samples of a block become more than {_MOST_BYTES} bytes")
-        return self.inner.decode(b"".join(bodies), offsets_of([*map(len, bodies)]))
+
+def decode_compressed(
+    decode: Decode, run: bytes | memoryview, bounds: NDArray[np.int64]
+) -> Mapping[str, Column]:
+    """The columns of samples that are a zstd frame each.
+
+    Raises:
+        FormatError: They are damaged, or become so much together that fewer should be decoded at a time.
+    """
+    bodies: list[bytes] = []
+    size_bytes = 0
+    for start, stop in itertools.pairwise(bounds.tolist()):
+        bodies.append(inflate(run[start:stop]))
+        size_bytes += len(bodies[-1])
+        if size_bytes > _MOST_BYTES and len(bounds) > 2:
+            raise FormatError(f"litdata: the samples of a block become more than {_MOST_BYTES} bytes")
+    return decode(b"".join(bodies), offsets_of([*map(len, bodies)]))
 
 
 def inflate(content: bytes | memoryview, size: int | None = None) -> bytes:
-    """What zstd frames become.
+    """Decompress zstd frames.
 
     Args:
         content: The frames.
         size: How many bytes they should become; None if that is not known.
 
     Raises:
-        FormatError: They are damaged, become something of another length, or far too much.
+        FormatError: They are damaged, or become another number of bytes, or far too many.
     """
-    most = max(_MOST_BYTES, _MOST_RATIO * len(content))
+    most = most_unpacked(len(content))
     if size is not None and size > most:
         raise FormatError(
             f"litdata: {len(content)} bytes are to become {size}; at most {most} are decompressed: the chunk "
@@ -104,7 +105,7 @@ def inflate(content: bytes | memoryview, size: int | None = None) -> bytes:
     decompressor = Decompressor("zstd")
     pieces: list[bytes] = []
     found = 0
-    for piece in _fed(decompressor, content):
+    for piece in itertools.chain(decompressor.feed(content), decompressor.finish()):
         pieces.append(piece)
         found += len(piece)
         if found > (most if size is None else size):
@@ -117,12 +118,7 @@ def inflate(content: bytes | memoryview, size: int | None = None) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _fed(decompressor: Decompressor, content: bytes | memoryview) -> Iterable[bytes]:
-    yield from decompressor.feed(content)
-    yield from decompressor.finish()
-
-
-#: What such a chunk begins with.
+#: The beginning of a chunk of compressed runs.
 MAGIC = b"LDFZ01\0\0"
 
 _VERSION = 1
@@ -133,26 +129,13 @@ _FRAME = np.dtype(
 _MOST_SAMPLES = 1 << 26
 
 
-@dataclass(frozen=True)
-class Directory:
-    """What such a chunk says of itself.
-
-    Attributes:
-        bounds: Where each sample begins in what the frames become, and where the last one ends.
-        frames: A row each, of ``_FRAME``.
-    """
-
-    bounds: NDArray[np.uint32]
-    frames: NDArray[np.void]
-
-
-def plan_frames(head: Answer, samples: Samples, spec: ShardSpec) -> Planning:
-    """Plan what to read of such a chunk: the frames that hold wanted samples.
+def plan_frames(head: Answer, decode: Decode, spec: ShardSpec) -> Planning:
+    """Plan what to read of a chunk of compressed runs: the frames that hold wanted samples.
 
     Args:
-        head: The beginning of the chunk, which asked for more than the prefix.
-        samples: Decodes samples.
-        spec: Which are wanted.
+        head: The beginning of the chunk, longer than the prefix.
+        decode: Decodes samples.
+        spec: What is wanted.
 
     Raises:
         FormatError: The directory is damaged.
@@ -161,23 +144,16 @@ def plan_frames(head: Answer, samples: Samples, spec: ShardSpec) -> Planning:
     size = _directory_bytes(content, head.length)
     if size > len(content):
         content += (yield Span(len(content), size)).content
-    directory = _parse(content[:size], size, head.length)
-    count = len(directory.bounds) - 1
+    bounds, frames = _parse(content[:size], size, head.length)
+    count = len(bounds) - 1
     start, stop = spec.start_sample, count if spec.stop_sample is None else min(spec.stop_sample, count)
-    if start > count:
-        raise FormatError(
-            f"litdata: expected at least {start} samples, as many were read from this chunk before; found "
-            f"{count}: the chunk has changed"
-        )
-    firsts = directory.frames["first"]
-    low, high = (int(np.searchsorted(firsts, start, "right")) - 1, int(np.searchsorted(firsts, stop, "left")))
-    frames = directory.frames[low:high] if start < stop else directory.frames[:0]
-    spans = (
-        (Span(int(frames["begin"][0]), int(frames["begin"][-1] + frames["length"][-1])),)
-        if len(frames)
-        else ()
-    )
-    decoder = partial(_FramesDecoder, directory.bounds.astype(np.int64), frames, samples, start, stop)
+    check_reached(count, start)
+    low, high = frames["first"].searchsorted(start, "right") - 1, frames["first"].searchsorted(stop)
+    frames = frames[low:high] if start < stop else frames[:0]
+    spans: tuple[Span, ...] = ()
+    if len(frames):
+        spans = (Span(int(frames["begin"][0]), int(frames["begin"][-1] + frames["length"][-1])),)
+    decoder = partial(_FramesDecoder, bounds.astype(np.int64), frames, decode, start, stop)
     return Layout(spans, decoder, count)
 
 
@@ -199,8 +175,13 @@ def _directory_bytes(content: bytes, length: int) -> int:
     return int(size)
 
 
-def _parse(content: bytes, size: int, length: int) -> Directory:
-    """The directory, each number of it held against the others."""
+def _parse(content: bytes, size: int, length: int) -> tuple[NDArray[np.uint32], NDArray[np.void]]:
+    """The directory of a chunk, each number of it checked against the others.
+
+    Returns:
+        Where each sample begins in the decompressed frames, and where the last one ends; and the frames, of
+        ``_FRAME``.
+    """
     if len(content) < size:
         raise FormatError("litdata: truncated: the chunk ends within its directory", offset=len(content))
     samples, _, count = struct.unpack_from("<III", content, 12)
@@ -226,31 +207,30 @@ def _parse(content: bytes, size: int, length: int) -> Directory:
         wrong = int(right.argmin())
         raise FormatError(
             f"litdata: damaged: run {wrong} of samples, {frames[wrong].tolist()}, does not follow the one "
-            "before, or does not fit to the offsets of samples, or the chunk is truncated",
+            "before, or does not fit the offsets of samples, or the chunk is truncated",
             offset=size - _FRAME.itemsize * (count - wrong),
             sample=int(min(frames["first"][wrong], samples)),
         )
-    return Directory(bounds, frames)
+    return bounds, frames
 
 
 class _FramesDecoder(Decoder):
     """Decompress one run of samples after another, and decode those that are wanted.
 
     Args:
-        bounds: Of all samples, in what the frames become.
-        frames: Those that are fed.
-        samples: Decodes samples.
-        start: The first that is wanted.
+        bounds: The bounds of all samples, in the decompressed frames.
+        frames: The frames that are fed.
+        decode: Decodes samples.
+        start: The first sample that is wanted.
         stop: Index behind the last one.
     """
 
     def __init__(
-        self, bounds: NDArray[np.int64], frames: NDArray[np.void], samples: Samples, start: int, stop: int
+        self, bounds: NDArray[np.int64], frames: NDArray[np.void], decode: Decode, start: int, stop: int
     ) -> None:
-        super().__init__()
         self._bounds = bounds
         self._frames = frames
-        self._samples = samples
+        self._decode_samples = decode
         self._wanted = range(start, stop)
         self._nth = 0
         self._held = bytearray()
@@ -287,33 +267,33 @@ class _FramesDecoder(Decoder):
             raise
         low, high = max(first, self._wanted.start), min(first + count, self._wanted.stop)
         bounds = self._bounds[low : high + 1] - self._bounds[first]
-        decoder = SamplesDecoder("litdata", self._samples, bounds, low)
+        decoder = SamplesDecoder("litdata", self._decode_samples, bounds, low, begin=0, end=len(content))
         try:
-            yield from decoder.feed(content[int(bounds[0]) : int(bounds[-1])])
+            yield from decoder.feed(content)
             yield from decoder.finish()
         except FormatError as error:
-            error.offset = begin  # of the run: samples have none of their own
+            error.offset = begin  # of the run: samples have no offset of their own
             raise
 
 
-#: The field that a block of tokens is.
+#: The field of a block of tokens.
 FIELD = "tokens"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """How the tokens of a chunk are cut; its samples are blocks of them, see ``offsets.Samples``.
+    """How the tokens of a chunk are cut into samples, which are blocks of them.
 
     Attributes:
-        dtype: Of the tokens.
-        block_size: How many make a sample.
+        dtype: The dtype of the tokens.
+        block_size: How many tokens make a sample.
     """
 
     dtype: np.dtype[np.generic]
     block_size: int
 
     def bounds(self, table: OffsetTable) -> NDArray[np.int64]:
-        """Where each block begins and the last one ends; what is left at the end of a chunk belongs to none.
+        """Where each block begins and the last one ends; the tokens left at the end belong to no block.
 
         Raises:
             FormatError: The documents are no whole tokens.
@@ -327,7 +307,8 @@ class Tokens:
         return begin + size * np.arange((end - begin) // size + 1, dtype=np.int64)
 
     def decode(self, run: bytes | memoryview, bounds: NDArray[np.int64]) -> Mapping[str, Column]:
-        begin, end = int(bounds[0]), int(bounds[-1])
-        flat = np.frombuffer(run, np.uint8, end - begin, begin).copy()
-        values = flat != 0 if self.dtype == np.bool_ else flat.view(self.dtype)
-        return {FIELD: values.reshape(-1, self.block_size)}
+        """The blocks; see ``Decode``."""
+        is_bool = self.dtype == np.bool_  # bytes other than 0 and 1 are true
+        dtype: np.dtype[Any] = np.dtype(np.uint8) if is_bool else self.dtype
+        values = view_of(run, dtype, (len(bounds) - 1) * self.block_size, int(bounds[0]))
+        return {FIELD: (values != 0 if is_bool else values).reshape(-1, self.block_size)}

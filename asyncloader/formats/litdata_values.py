@@ -1,20 +1,19 @@
 """Values of LitData's samples: by the names of their serializers, and how they nest.
 
-``int``, ``float`` and ``bool`` are arrays, ``str`` and ``text`` strings, ``json`` what JSON has, arrays and
-tensors NumPy's, ``pil`` images Pillow's. Media are the bytes of their file. Nothing is unpickled. The numbers
-of dtypes never change: they are in every chunk. What is decoded is what litdata 0.2.76 decodes, by its source
-and its output.
+``int``, ``float`` and ``bool`` are arrays, ``str`` and ``text`` strings, ``json`` JSON's values, arrays and
+tensors NumPy arrays, ``pil`` images of Pillow. Media are the bytes of their file. Nothing is unpickled. The
+numbers of dtypes never change, since every chunk contains them. Values decode as in litdata 0.2.76, by its
+source and its output.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from struct import Struct, error
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -25,54 +24,20 @@ from numpy.typing import NDArray
 from ..blocks import Column, Ragged, offsets_of
 from ..errors import FormatError
 from .images import raw as raw_image
-from .offsets import gathered, joined, values_of
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """A value of each sample.
-
-    Attributes:
-        run: Bytes of the samples; whoever keeps any copies them, since its memory may be used again.
-        starts: Where each value begins in it, ``(n,) int64``.
-        lengths: How many bytes each has, ``(n,) int64``.
-    """
-
-    run: bytes | memoryview
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def bytes(self) -> list[bytes]:
-        """Each value as it is stored."""
-        return values_of(self.run, self.starts, self.starts + self.lengths)
-
-    def joined(self) -> NDArray[np.uint8]:
-        """All of them end to end, ``(bytes of all,) uint8``; a copy."""
-        return joined(self.run, self.starts, self.starts + self.lengths)
-
-    def gather(self, size: int, skip: int = 0) -> NDArray[np.uint8]:
-        """``(n, size) uint8``: so many bytes of each value, behind its first ``skip``; a copy.
-
-        The caller has seen to it that the values are that long.
-        """
-        return gathered(self.run, self.starts + skip, size)
-
-    def check(self, right: NDArray[np.bool_], wanted: str) -> None:
-        """Raise for the first value whose length is not right."""
-        if not right.all():
-            found = int(self.lengths[right.argmin()])
-            raise FormatError(f"litdata: damaged: a value should have {wanted}, found {found} bytes")
-
+from .offsets import Values
 
 Leaf: TypeAlias = Callable[[Values], Column]
-"""Makes the column of a value of each sample; raises FormatError where one cannot be read."""
+"""Makes the column of a value of each sample; raises FormatError if a value cannot be read."""
 
 
-def rows_of(values: Values, decode: Callable[[bytes], Any]) -> list[Any]:
-    """Each value decoded by itself."""
+def _check_lengths(values: Values, right: NDArray[np.bool_], wanted: str) -> None:
+    """Raise for the first value whose length is not right."""
+    if not right.all():
+        found = int(values.lengths[right.argmin()])
+        raise FormatError(f"litdata: damaged: a value should have {wanted}, found {found} bytes")
+
+
+def _each(decode: Callable[[bytes], Any], values: Values) -> list[Any]:
     try:
         return [*map(decode, values.bytes())]
     except (ValueError, ArithmeticError, RecursionError) as error:
@@ -85,7 +50,7 @@ _NAMES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 floa
 numpy_dtypes: Dtypes = MappingProxyType(
     {number: np.dtype(name) for number, name in enumerate(_NAMES.split())}
 )
-# Some twice, since torch has two names for them; 10 is bfloat16, which their writer cannot write.
+# Some have two numbers, since torch has two names for them; 10 is bfloat16, which LitData cannot write.
 _TORCH = {
     "float32": (0, 1),
     "float64": (2, 3),
@@ -104,46 +69,39 @@ torch_dtypes: Dtypes = MappingProxyType(
     {number: np.dtype(name) for name, numbers in _TORCH.items() for number in numbers}
 )
 
-#: Of serializers of arrays without a header: their names end with the number.
+#: The dtypes of serializers of arrays without a header, whose names end with the number.
 flat_dtypes = MappingProxyType({"no_header_numpy": numpy_dtypes, "no_header_tensor": torch_dtypes})
 
 _MOST_DIMENSIONS = 32
-# Of a block's 1,024 arrays, of 16 bytes a value, as many bytes as NumPy counts.
+# NumPy can count the bytes of a block of 1,024 such arrays, even with 16 bytes a value.
 _MOST_VALUES = 1 << 48
 
 
-def flat_array(dtype: np.dtype[np.generic]) -> Leaf:
-    """Reads arrays of one dimension: nothing but their values."""
-    return partial(_flat, dtype)
-
-
 def _flat(dtype: np.dtype[np.generic], values: Values) -> Column:
+    """Arrays of one dimension: nothing but their values."""
     lengths = values.lengths
-    values.check(lengths % dtype.itemsize == 0, f"whole values of {dtype}")
+    _check_lengths(values, lengths % dtype.itemsize == 0, f"whole values of {dtype}")
     if len(lengths) and (lengths == lengths[0]).all():
-        flat = values.gather(int(lengths[0])).reshape(-1)
+        flat = values.gathered(int(lengths[0])).reshape(-1)
     else:
         flat = values.joined()
     return Ragged.over(_typed(flat, dtype), offsets_of(lengths // dtype.itemsize))
 
 
 def _typed(flat: NDArray[np.uint8], dtype: np.dtype[np.generic]) -> NDArray[Any]:
-    # Bytes other than 0 and 1 are no bools to NumPy, and what it makes of them is not defined.
+    # NumPy does not define what bytes other than 0 and 1 are as bools.
     return flat != 0 if dtype == np.bool_ else flat.view(dtype)
 
 
-def header_array(byte_order: str, dtypes: Dtypes) -> Leaf:
-    """Reads arrays that begin with the number of their dtype, of their dimensions, and these.
+def _with_headers(byte_order: str, dtypes: Dtypes, values: Values) -> Column:
+    """Arrays that begin with the number of their dtype, the number of their dimensions, and these.
 
     Args:
         byte_order: Of the header: ``"<"`` or ``">"``, which may be ``"<"`` all the same. The values are
             little-endian.
         dtypes: By number.
+        values: The arrays.
     """
-    return partial(_with_headers, byte_order, dtypes)
-
-
-def _with_headers(byte_order: str, dtypes: Dtypes, values: Values) -> Column:
     if not len(values):
         return []
     run = values.run
@@ -151,9 +109,9 @@ def _with_headers(byte_order: str, dtypes: Dtypes, values: Values) -> Column:
     dtype, shape = _header(byte_order, dtypes, run[starts[0] : starts[0] + lengths[0]])
     header_bytes = 8 + 4 * len(shape)
     if (values.lengths == lengths[0]).all():
-        headers = values.gather(header_bytes)
+        headers = values.gathered(header_bytes)
         if (headers == headers[0]).all():
-            flat = values.gather(lengths[0] - header_bytes, header_bytes).reshape(-1)
+            flat = values.gathered(lengths[0] - header_bytes, header_bytes).reshape(-1)
             return _typed(flat, dtype).reshape(len(values), *shape)
     arrays = []
     for start, length in zip(starts, lengths, strict=True):
@@ -167,11 +125,11 @@ def _with_headers(byte_order: str, dtypes: Dtypes, values: Values) -> Column:
 def _header(
     byte_order: str, dtypes: Dtypes, content: bytes | memoryview
 ) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
-    """Dtype and shape of an array, held against its length."""
+    """Dtype and shape of an array, checked against its length."""
     try:
         number, dimensions = struct.unpack_from(f"{byte_order}II", content)
         if dimensions > _MOST_DIMENSIONS and byte_order == ">":
-            # As older releases have written tensors. No number is small in both orders.
+            # Older releases wrote tensors like this. No number is small in both orders.
             byte_order = "<"
             number, dimensions = struct.unpack_from("<II", content)
         if dimensions > _MOST_DIMENSIONS:
@@ -185,7 +143,7 @@ def _header(
     if dtype is None:
         raise FormatError(f"litdata: damaged: there is no dtype with the number {number}")
     wanted = 8 + 4 * dimensions + dtype.itemsize * prod(shape)
-    # NumPy has no room for more, not even where another dimension is 0.
+    # NumPy refuses more, even if another dimension is 0.
     if prod(max(size, 1) for size in shape) > _MOST_VALUES:
         raise FormatError(f"litdata: damaged: no array has the shape {shape}")
     if wanted != len(content):
@@ -196,10 +154,10 @@ def _header(
 
 
 def flat_dtype(name: str) -> np.dtype[np.generic]:
-    """The dtype that such a format names, as ``no_header_numpy:3``.
+    """The dtype that a serializer such as ``no_header_numpy:3`` names.
 
     Raises:
-        FormatError: It names none.
+        FormatError: It names no dtype.
     """
     kind, _, number = name.partition(":")
     known = {str(key): dtype for key, dtype in flat_dtypes.get(kind, {}).items()}
@@ -211,12 +169,12 @@ def flat_dtype(name: str) -> np.dtype[np.generic]:
     return known[number]
 
 
-_COUNT, _INT, _FLOAT = Struct("<I"), Struct("<q"), Struct("<d")
+_COUNT, _INT, _FLOAT = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
 
-# What the first byte says a value is. JSON itself begins with a character above these.
-_JSON, _TEXTS, _INTS, _FLOATS, _BOOLS, _DICT, _RECORDS, _TEXT, _ONE_INT, _ONE_FLOAT, _BOOL, _NONE = range(12)
-_LAST_TAG = 0x20
-_RECORD_KINDS = MappingProxyType({0x10: _NONE, 0x11: _TEXT, 0x12: _ONE_INT, 0x13: _ONE_FLOAT, 0x14: _BOOL})
+# JSON begins with a character above the numbers of kinds.
+_LAST_KIND = 0x20
+# A value in a record has another number than the same kind elsewhere.
+_RECORD_KINDS = MappingProxyType({0x10: 11, 0x11: 7, 0x12: 8, 0x13: 9, 0x14: 10})
 
 _MOST_DEPTH = 64
 
@@ -227,13 +185,13 @@ def decode_json(content: bytes) -> Any:
     Raises:
         ValueError: It is damaged.
     """
-    if not content or content[0] > _LAST_TAG:
+    if not content or content[0] > _LAST_KIND:
         return json.loads(content)
     reader = _JsonReader(content)
     try:
         value = reader.value(0)
-    except (error, IndexError) as cause:
-        raise ValueError("a list or dict is truncated") from cause
+    except (struct.error, IndexError) as error:
+        raise ValueError("a list or dict is truncated") from error
     if reader.at != len(content):
         raise ValueError(f"a list or dict ends {len(content) - reader.at} bytes before its value does")
     return value
@@ -247,26 +205,58 @@ class _JsonReader:
         self.at = 0
 
     def value(self, depth: int) -> Any:
+        """The value that comes next: the number of its kind, and its bytes."""
         if depth > _MOST_DEPTH:
             raise ValueError(f"a list or dict nests deeper than {_MOST_DEPTH}")
-        tag = self._byte()
-        if tag == _DICT:
+        kind = self._byte()
+        if kind == 5:  # a dict
             return {self._text(): self.value(depth + 1) for _ in range(self._count(5))}
-        read = _READ.get(tag)
-        if read is None:
-            raise ValueError(f"a list or dict of the unknown kind {tag}")
-        return read(self)
+        return self._of_kind(kind)
 
-    def _byte(self) -> int:
-        self.at += 1
-        return self._content[self.at - 1]
+    def _of_kind(self, kind: int) -> Any:
+        match kind:  # those of single values first, since most values are single
+            case 7:
+                return self._text()
+            case 8:
+                return self._unpack(_INT)
+            case 9:
+                return self._unpack(_FLOAT)
+            case 10:  # a bool
+                return self._byte() != 0
+            case 11:
+                return None
+            case 0:  # as JSON
+                return json.loads(self._take(self._unpack(_COUNT)))
+            case 1:
+                return [self._text() for _ in range(self._count(4))]
+            case 2 | 3:  # integers, floats
+                dtype = "<i8" if kind == 2 else "<f8"
+                return np.frombuffer(self._take(8 * self._count(8)), dtype).tolist()
+            case 4:
+                return [byte != 0 for byte in self._take(self._count(1))]
+            case 6:
+                return self._records()
+        raise ValueError(f"a list or dict of the unknown kind {kind}")
 
-    def _unpack(self, form: Struct) -> Any:
-        self.at += form.size
-        return form.unpack_from(self._content, self.at - form.size)[0]
+    def _records(self) -> list[dict[str, Any]]:
+        count, names = self._unpack(_COUNT), self._count(4)
+        keys = [self._text() for _ in range(names)]
+        if count * len(keys) > len(self._content) - self.at or (count and not keys):
+            raise ValueError(
+                f"{count} records do not fit into the {len(self._content) - self.at} bytes there are"
+            )
+        return [{key: self._of_record(self._byte()) for key in keys} for _ in range(count)]
+
+    def _of_record(self, kind: int) -> Any:
+        if kind not in _RECORD_KINDS:
+            raise ValueError(f"a record holds a value of the unknown kind {kind}")
+        return self._of_kind(_RECORD_KINDS[kind])
+
+    def _text(self) -> str:
+        return str(self._take(self._unpack(_COUNT)), "utf-8")
 
     def _count(self, least_bytes: int) -> int:
-        """How many entries come, of so many bytes at least: not more than there is room for."""
+        """How many entries come, each of at least so many bytes; no more than there is room for."""
         count: int = self._unpack(_COUNT)
         if count * least_bytes > len(self._content) - self.at:
             raise ValueError(
@@ -280,139 +270,72 @@ class _JsonReader:
         self.at += size
         return self._content[self.at - size : self.at]
 
-    def _text(self) -> str:
-        return str(self._take(self._unpack(_COUNT)), "utf-8")
+    def _unpack(self, form: struct.Struct) -> Any:
+        self.at += form.size
+        return form.unpack_from(self._content, self.at - form.size)[0]
 
-    def _json(self) -> Any:
-        return json.loads(self._take(self._unpack(_COUNT)))
-
-    def _texts(self) -> list[str]:
-        return [self._text() for _ in range(self._count(4))]
-
-    def _numbers(self, dtype: str) -> list[Any]:
-        numbers: list[Any] = np.frombuffer(self._take(8 * self._count(8)), dtype).tolist()
-        return numbers
-
-    def _bools(self) -> list[bool]:
-        return [byte != 0 for byte in self._take(self._count(1))]
-
-    def _records(self) -> list[dict[str, Any]]:
-        count, names = self._unpack(_COUNT), self._count(4)
-        keys = [self._text() for _ in range(names)]
-        if count * len(keys) > len(self._content) - self.at or (count and not keys):
-            raise ValueError(
-                f"{count} records do not fit into the {len(self._content) - self.at} bytes there are"
-            )
-        return [{key: self._of_record() for key in keys} for _ in range(count)]
-
-    def _of_record(self) -> Any:
-        tag = self._byte()
-        if tag not in _RECORD_KINDS:
-            raise ValueError(f"a record holds a value of the unknown kind {tag}")
-        return _READ[_RECORD_KINDS[tag]](self)
+    def _byte(self) -> int:
+        self.at += 1
+        return self._content[self.at - 1]
 
 
-_READ: Mapping[int, Callable[[_JsonReader], Any]] = MappingProxyType(
-    {
-        _JSON: _JsonReader._json,
-        _TEXTS: _JsonReader._texts,
-        _INTS: lambda reader: reader._numbers("<i8"),
-        _FLOATS: lambda reader: reader._numbers("<f8"),
-        _BOOLS: _JsonReader._bools,
-        _RECORDS: _JsonReader._records,
-        _TEXT: _JsonReader._text,
-        _ONE_INT: lambda reader: reader._unpack(_INT),
-        _ONE_FLOAT: lambda reader: reader._unpack(_FLOAT),
-        _BOOL: lambda reader: reader._byte() != 0,
-        _NONE: lambda reader: None,
-    }
-)
-
-
-def _number(dtype: str, values: Values) -> Column:
-    size = np.dtype(dtype).itemsize
-    values.check(values.lengths == size, f"{size} bytes")
-    numbers: NDArray[Any] = values.gather(size).view(np.dtype(dtype))[:, 0]
-    return numbers
-
-
-def _flags(values: Values) -> Column:
-    values.check(values.lengths == 1, "1 byte")
-    flags: NDArray[np.bool_] = values.gather(1)[:, 0] != 0
-    return flags
-
-
-def _texts(values: Values) -> Column:
-    return rows_of(values, _text)
+def _number(dtype: np.dtype[Any], values: Values) -> Column:
+    _check_lengths(values, values.lengths == dtype.itemsize, f"{dtype.itemsize} bytes")
+    return _typed(values.gathered(dtype.itemsize).reshape(-1), dtype)
 
 
 def _text(content: bytes) -> str:
     return str(content, "utf-8")
 
 
+_MEDIA = "bytes file jpeg jpeg_array image tifffile tiff video audio nifti mesh pdf"
 _LEAVES: Mapping[str, Leaf] = MappingProxyType(
     {
-        "int": partial(_number, "<i8"),
-        "float": partial(_number, "<f8"),
-        "bool": _flags,
-        "str": _texts,
-        "text": _texts,
-        "json": partial(rows_of, decode=decode_json),
-        "pil": partial(rows_of, decode=raw_image),
-        "numpy": header_array("<", numpy_dtypes),
-        "tensor": header_array(">", torch_dtypes),
-        **dict.fromkeys(
-            [
-                "bytes",
-                "file",
-                "jpeg",
-                "jpeg_array",
-                "image",
-                "tifffile",
-                "tiff",
-                "video",
-                "audio",
-                "nifti",
-                "mesh",
-                "pdf",
-            ],
-            Values.bytes,
-        ),
+        "int": partial(_number, np.dtype("<i8")),
+        "float": partial(_number, np.dtype("<f8")),
+        "bool": partial(_number, np.dtype(np.bool_)),
+        "str": partial(_each, _text),
+        "text": partial(_each, _text),
+        "json": partial(_each, decode_json),
+        "pil": partial(_each, raw_image),
+        "numpy": partial(_with_headers, "<", numpy_dtypes),
+        "tensor": partial(_with_headers, ">", torch_dtypes),
+        **dict.fromkeys(_MEDIA.split(), Values.bytes),
     }
 )
 
-# Those that run whatever code a chunk's author has put into it.
+# Reading these runs whatever code the author of a chunk put into it.
 _PICKLES = ("pickle", "graph")
 
 
 def leaf_of(name: str) -> Leaf:
-    """What reads values of a serializer.
+    """The function that reads values of a serializer.
 
     Args:
-        name: As ``data_format`` has it, with a parameter behind a colon: ``"file:mp3"``,
+        name: Its name in ``data_format``, with a parameter behind a colon: ``"file:mp3"``,
             ``"no_header_tensor:17"``.
 
     Raises:
-        FormatError: It holds pickles, or is not known.
+        FormatError: It writes pickles, or is unknown.
     """
     kind = name.partition(":")[0]
     if kind in _PICKLES:
         raise FormatError(
             f"litdata: samples hold values of the serializer {kind!r}, which are pickles: reading them would "
-            "run whatever code is in the chunks; write the chunks anew with values that have a serializer "
-            "(arrays, numbers, strings, bytes, lists and dicts of such)"
+            "run whatever code is in the chunks; write the chunks again with values that have a serializer "
+            "(arrays, numbers, strings, bytes, and lists and dicts of these)"
         )
     if kind in flat_dtypes:
-        return flat_array(flat_dtype(name))
+        return partial(_flat, flat_dtype(name))
     if kind not in _LEAVES:
         raise FormatError(
             f"litdata: expected values of one of the serializers {', '.join((*_LEAVES, *flat_dtypes))}, "
-            f"found {kind[:80]!r}; write the chunks anew without a serializer of your own"
+            f"found {kind[:80]!r}; write the chunks again without a serializer of your own"
         )
     return _LEAVES[kind]
 
 
-#: What a sample is called that is a single value.
+#: The field of samples that are a single value.
 VALUE = "value"
 
 _PROTOCOL = 1
@@ -422,18 +345,18 @@ _KINDS = {
     "builtins.list": "list",
     "builtins.tuple": "tuple",
 }
-# Of a sample that somebody has made: what is beyond is made to exhaust whoever reads it.
+# Real samples stay far below these; more is an attack on the reader's memory.
 _MOST_TREE_DEPTH = 32
 _MOST_LEAVES = 4096
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A value of a sample, or what holds such.
+    """A value of a sample, or a container of values.
 
     Attributes:
         kind: ``"leaf"``, ``"dict"``, ``"list"`` or ``"tuple"``.
-        names: Of a dict's children.
+        names: The keys of a dict.
         children: In the order in which their values are stored.
     """
 
@@ -448,7 +371,7 @@ class Tree:
 
     @property
     def fields(self) -> tuple[tuple[str, Tree], ...]:
-        """Those of the sample that this is: a dict's keys; ``"0"``, ``"1"`` of a list or tuple; or one."""
+        """The fields of a sample: a dict's keys; ``"0"``, ``"1"`` of a list or tuple; or ``VALUE``."""
         if self.kind == "leaf":
             return ((VALUE, self),)
         names = self.names if self.kind == "dict" else map(str, range(len(self.children)))
@@ -468,7 +391,7 @@ def parse_tree(text: Any) -> Tree:
         text: A string of JSON: protocol and root, each node with its type, its context and its children.
 
     Raises:
-        FormatError: It is not such, or holds what is neither dict, list nor tuple.
+        FormatError: It is damaged, or holds something other than dicts, lists and tuples.
     """
     try:
         protocol, root = msgspec.json.decode(text, type=tuple[int, _SpecNode])
@@ -492,14 +415,14 @@ def _parse(node: _SpecNode, depth: int) -> Tree:
     if (kind := _KINDS.get(node.type)) is None:
         raise _no_spec(
             f"samples hold {node.type[:80]}, which is made by importing code; expected dicts, lists and "
-            "tuples: write the chunks anew with fn= returning such"
+            "tuples: write the chunks again with an fn= that returns these"
         )
     children = tuple(_parse(child, depth + 1) for child in node.children_spec)
     return Tree(kind, _names(node.context, len(children)) if kind == "dict" else (), children)
 
 
 def _names(context: object, count: int) -> tuple[str, ...]:
-    """The keys of a dict, as text: those of samples are."""
+    """The keys of a dict as texts, since the keys of samples are texts."""
     try:
         keys = json.loads(context) if isinstance(context, str) else context
     except (ValueError, RecursionError):
@@ -514,21 +437,17 @@ def _no_spec(what: str) -> FormatError:
     return FormatError(f"litdata: index.json: config.data_spec: {what}")
 
 
-def column_of(tree: Tree, leaves: Sequence[Column], count: int) -> Column:
-    """The column of a field, of those of its values: of what nests a list of dicts, lists and tuples.
+def column_of(tree: Tree, leaves: Iterator[Column], count: int) -> Column:
+    """The column of a field, made of the columns of its values: containers become dicts, lists and tuples.
 
     Args:
         tree: Of the field.
         leaves: A column for each of its values.
         count: How many samples they are of.
     """
-    return _column(tree, iter(leaves), count)
-
-
-def _column(tree: Tree, leaves: Iterator[Column], count: int) -> Column:
     if tree.kind == "leaf":
         return next(leaves)
-    columns = [_column(child, leaves, count) for child in tree.children]
+    columns = [column_of(child, leaves, count) for child in tree.children]
     rows: Iterator[tuple[Any, ...]] = zip(*columns, strict=True) if columns else iter([()] * count)
     if tree.kind == "dict":
         return [dict(zip(tree.names, row, strict=True)) for row in rows]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from math import prod
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -20,23 +18,23 @@ from ..blocks import Column, Objects, Ragged, offsets_of
 from ..errors import FormatError
 from ..types import Planning
 from . import images
-from .compression import CompressedDecoder
+from .compression import CompressedDecoder, SniffingDecoder
 from .decoder import Decoder, Selection, ShardSpec
 from .offsets import (
+    Decode,
     IndexedFile,
     IndexedShard,
     TableDecoder,
     TableKind,
+    Values,
     field_edges,
-    gathered,
-    joined,
-    plan_samples,
-    values_of,
+    plan_table,
+    view_of,
 )
 from .selection import missing_column
-from .unpacking import Check, SnappyDecoder, UnpackingDecoder, sniffed
+from .unpacking import SnappyDecoder, UnpackedDecoder
 
-#: By the number that stands before an array whose column has no dtype.
+#: By the number before an array, if its column has no dtype.
 DTYPES = {
     8: "uint8",
     9: "int8",
@@ -54,51 +52,45 @@ DTYPES = {
 _Places = NDArray[np.int64]
 
 
-def fixed_of(
-    dtype: np.dtype[Any], shape: tuple[int, ...], run: bytes | memoryview, starts: _Places, stops: _Places
-) -> NDArray[Any]:
+def fixed_of(dtype: np.dtype[Any], shape: tuple[int, ...], values: Values) -> NDArray[Any]:
     """Values of one dtype and shape as an array ``(n, *shape)``."""
-    count, size = len(starts), prod(shape) * dtype.itemsize
+    starts, size = values.starts, prod(shape) * dtype.itemsize
     if (starts[1:] == starts[:-1] + size).all():
-        there = np.frombuffer(run, dtype, count * prod(shape), int(starts[0]))
-        # Memory that is lent is used again; and few like numbers that lie between the places for them.
-        flat = there if type(run) is bytes and there.flags.aligned else there.copy()
+        flat = view_of(values.run, dtype, len(values) * prod(shape), int(starts[0]))
     else:
-        flat = gathered(run, starts, size).reshape(-1).view(dtype)
-    return flat.reshape(count, *shape)
+        flat = values.gathered(size).reshape(-1).view(dtype)
+    return flat.reshape(len(values), *shape)
 
 
-def arrays_of(
-    dtype: np.dtype[Any] | None, run: bytes | memoryview, starts: _Places, stops: _Places
-) -> Column:
-    """Values that tell their own shape, and their dtype where that is None.
+def arrays_of(dtype: np.dtype[Any] | None, values: Values) -> Column:
+    """Values that state their own shape, and their dtype if it is None here.
 
     Those of one dimension and one dtype are a ``Ragged``, others a list of arrays.
 
     Raises:
-        ValueError: A value is not as long as its shape says, or of an unknown dtype.
+        ValueError: A value is not as long as its shape says, or has an unknown dtype.
     """
-    octets = np.frombuffer(run, np.uint8)
-    begins = starts
+    octets = np.frombuffer(values.run, np.uint8)
+    begins, stops = values.starts, values.stops
     if dtype is None:
-        if (stops <= starts).any():
+        if (stops <= begins).any():
             raise ValueError("it has no byte, and should have one for its dtype")
-        codes = octets[starts]
+        codes = octets[begins]
         if (codes != codes[0]).any():
-            return Objects(_array(None, bytes(run[a:b])) for a, b in zip(starts, stops, strict=True))
-        dtype, begins = _dtype(int(codes[0])), starts + 1
+            return Objects(map(partial(_array, None), values.bytes()))
+        dtype, begins = _dtype(int(codes[0])), begins + 1
     lengths = _lengths(octets, begins, stops)
     if lengths is None:
-        return Objects(_array(dtype, bytes(run[a:b])) for a, b in zip(begins, stops, strict=True))
+        return Objects(map(partial(_array, dtype), Values(values.run, begins, stops).bytes()))
     begins, counts = lengths
     wrong = np.flatnonzero(stops - begins != counts * dtype.itemsize)
     if len(wrong):
         _fail((int(counts[wrong[0]]),), dtype, int((stops - begins)[wrong[0]]))
-    return Ragged(joined(run, begins, stops).view(dtype), offsets_of(counts))
+    return Ragged(Values(values.run, begins, stops).joined().view(dtype), offsets_of(counts))
 
 
 def _lengths(octets: NDArray[np.uint8], begins: _Places, stops: _Places) -> tuple[_Places, _Places] | None:
-    """Where the values of arrays of one dimension begin, and how many they are; None if some have more."""
+    """Where the values of one-dimensional arrays begin, and their numbers; None if some have more axes."""
     if (stops <= begins).any():
         raise ValueError("it has no byte, and should have one for its number of dimensions")
     heads = octets[begins]
@@ -112,7 +104,7 @@ def _lengths(octets: NDArray[np.uint8], begins: _Places, stops: _Places) -> tupl
         (which,) = np.nonzero(widths == width)
         places = begins[which, None] + np.arange(1, 1 + width)
         told = octets[places].view(f"<u{width}").reshape(-1)
-        # Longer than any shard already; and not to be counted in bytes, which may not fit.
+        # This is longer than any shard already; the number of bytes of more might not fit.
         counts[which] = np.minimum(told, np.uint64(1 << 40)) if width == 8 else told
     return begins + 1 + widths, counts
 
@@ -140,42 +132,42 @@ def _dtype(code: int) -> np.dtype[Any]:
 
 
 def _fail(shape: tuple[int, ...], dtype: np.dtype[Any], found: int) -> None:
-    raise ValueError(f"an array of shape {shape} and {dtype} takes other than the {found} bytes that it has")
+    raise ValueError(f"an array of shape {shape} and {dtype} does not take the {found} bytes that it has")
 
 
-Places: TypeAlias = NDArray[np.int64]
-"""Where in a run each value begins, or where it ends: ``(n,) int64``."""
-
-# What it decodes is what json.loads makes of it; what it refuses is json's to judge.
+# It decodes to the same values as json.loads; what it refuses is given to json.
 _JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+_Read: TypeAlias = Callable[[Values], Column]
 
 
 class Encoding(NamedTuple):
     """How the values of a column are read.
 
     Attributes:
-        name: As shards name it.
+        name: Its name in shards.
         size: Bytes of each value; None if they have unequal lengths.
-        decode: Makes the column of a run, and of where its values begin and end. Raises ValueError.
+        decode: Makes the column of values. Raises ValueError.
     """
 
     name: str
     size: int | None
-    decode: Callable[[bytes | memoryview, Places, Places], Column]
+    decode: _Read
 
 
 def encoding_of(name: str, column: str, decode: bool = True) -> Encoding:
     """The encoding of a column.
 
     Args:
-        name: As the shard has it.
+        name: Its name in the shard.
         column: For messages.
-        decode: Whether images are opened, of those that are files.
+        decode: Whether image files are opened.
 
     Raises:
-        FormatError: It is not known, or may run anything.
+        FormatError: It is unknown, or decoding it may run any code.
     """
-    why = "it is not known"
+    why = "it is unknown"
     try:
         if (found := _find(name, decode)) is not None:
             return found
@@ -183,10 +175,10 @@ def encoding_of(name: str, column: str, decode: bool = True) -> Encoding:
         why = str(error)
     if name == "pkl":
         why = (
-            "a pickle may run any code when it is read, so none is. Name the other columns with columns=, or "
-            "write the data set again with that column as json, bytes or ndarray"
+            "a pickle may run any code when it is read. Name the other columns with columns=, or write the "
+            "data set again with that column as json, bytes or ndarray"
         )
-    raise FormatError(f"mds: column {column!r} has the encoding {name[:80]!r}, which is not read: {why}")
+    raise FormatError(f"mds: column {column!r} has the encoding {name[:80]!r}, which is not supported: {why}")
 
 
 def _find(name: str, decode: bool) -> Encoding | None:
@@ -204,12 +196,12 @@ def _find(name: str, decode: bool) -> Encoding | None:
 
 _SCALARS = frozenset(DTYPES.values())
 _SHAPE = re.compile(r"[1-9]\d{0,9}(,[1-9]\d{0,9})*")
-#: No shard is longer, so no value of it.
+#: No shard is longer, so no value is.
 MOST_BYTES = 1 << 32
 
 
 def _ndarray(name: str, config: str) -> Encoding:
-    """Those with a dtype and a shape, a dtype alone, or neither of them in the name."""
+    """Arrays with a dtype and a shape, a dtype alone, or neither in the name."""
     kind, _, shape_text = config.partition(":")
     if kind and kind not in _SCALARS:
         raise ValueError(f"{kind[:80]!r} is not one of {', '.join(DTYPES.values())}")
@@ -224,25 +216,21 @@ def _ndarray(name: str, config: str) -> Encoding:
     return Encoding(name, size, partial(fixed_of, dtype, shape))
 
 
-_MOST_AXES = 63  # more are not written
+_MOST_AXES = 63  # streaming's limit
 
 
-def _integers(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
-    # Python's own, as the shards' library has them.
-    return Objects(fixed_of(np.dtype("<i8"), (), run, starts, stops).tolist())
+def _integers(values: Values) -> Column:
+    # Python's own integers, as streaming returns them.
+    return Objects(fixed_of(np.dtype("<i8"), (), values).tolist())
 
 
-def _each(make: Callable[[bytes], Any], run: bytes | memoryview, starts: Places, stops: Places) -> Column:
-    return Objects(map(make, values_of(run, starts, stops)))
+def _each(make: Callable[[bytes], Any]) -> _Read:
+    return lambda values: Objects(map(make, values.bytes()))
 
 
-def _texts(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
-    edges = zip(starts.tolist(), stops.tolist(), strict=True)
-    return [str(run[start:stop], "utf-8") for start, stop in edges]
-
-
-def _decimal(text: bytes) -> Decimal:
-    return Decimal(str(text, "utf-8"))
+def _texts(values: Values) -> Column:
+    run = values.run
+    return [str(run[start:stop], "utf-8") for start, stop in values.edges]
 
 
 def _json(text: bytes) -> Any:
@@ -252,59 +240,57 @@ def _json(text: bytes) -> Any:
         return json.loads(str(text, "utf-8"))
 
 
-_VARIABLE: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
-    "bytes": values_of,
+_VARIABLE: dict[str, _Read] = {
+    "bytes": Values.bytes,
     "str": _texts,
-    "str_int": partial(_each, lambda text: int(str(text, "utf-8"))),
-    "str_float": partial(_each, lambda text: float(str(text, "utf-8"))),
-    "str_decimal": partial(_each, _decimal),
-    "json": partial(_each, _json),
-    "pil": partial(_each, images.raw),
-    "jpeg": partial(_each, images.encoded),
-    "png": partial(_each, images.encoded),
-    "jpegarray": partial(_each, partial(images.jpeg_array, images.encoded)),
-    "jpeg_array": partial(_each, partial(images.jpeg_array, images.encoded)),
-    "list[pil]": partial(_each, partial(images.listed, images.raw)),
-    "list[jpeg]": partial(_each, partial(images.listed, images.encoded)),
-    "list[png]": partial(_each, partial(images.listed, images.encoded)),
+    "str_int": _each(lambda text: int(str(text, "utf-8"))),
+    "str_float": _each(lambda text: float(str(text, "utf-8"))),
+    "str_decimal": _each(lambda text: Decimal(str(text, "utf-8"))),
+    "json": _each(_json),
+    "pil": _each(images.raw),
+    "list[pil]": _each(partial(images.listed, images.raw)),
+    **dict.fromkeys(("jpeg", "png"), _each(images.encoded)),
+    **dict.fromkeys(("jpegarray", "jpeg_array"), _each(partial(images.jpeg_array, images.encoded))),
+    **dict.fromkeys(("list[jpeg]", "list[png]"), _each(partial(images.listed, images.encoded))),
 }
-# Of images that are files, their bytes; pixels alone are no file.
-_FILES: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
-    **dict.fromkeys(("jpeg", "png"), values_of),
-    **dict.fromkeys(("jpegarray", "jpeg_array"), partial(_each, partial(images.jpeg_array, bytes))),
-    **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_each, partial(images.listed, bytes))),
+# The bytes of image files; an image of pixels alone is no file.
+_FILES: dict[str, _Read] = {
+    **dict.fromkeys(("jpeg", "png"), Values.bytes),
+    **dict.fromkeys(("jpegarray", "jpeg_array"), _each(partial(images.jpeg_array, bytes))),
+    **dict.fromkeys(("list[jpeg]", "list[png]"), _each(partial(images.listed, bytes))),
 }
 
 
 _VERSION = 2
 
 
-@dataclass(frozen=True)
-class MdsSamples:
-    """What the samples of one shard are; see ``offsets.decoder.Samples``.
+def _decode_samples(
+    sizes: Sequence[int | None],
+    wanted: Sequence[tuple[str, int, Encoding]],
+    run: bytes | memoryview,
+    bounds: NDArray[np.int64],
+) -> Mapping[str, Column]:
+    """The columns of some samples; see ``offsets.Decode``.
 
-    Attributes:
-        sizes: How many bytes a value of each column has; None where samples tell it.
-        wanted: Of the columns that become fields: name, number, and how it is read.
+    Args:
+        sizes: How many bytes a value of each column has; None if each sample states it.
+        wanted: The columns that become fields: name, number, and how it is read.
+        run: See ``Decode``.
+        bounds: See ``Decode``.
     """
-
-    sizes: Sequence[int | None]
-    wanted: Sequence[tuple[str, int, Encoding]]
-
-    def decode(self, run: bytes | memoryview, bounds: NDArray[np.int64]) -> Mapping[str, Column]:
-        edges = field_edges("mds", run, bounds, self.sizes)
-        fields = {}
-        for name, number, encoding in self.wanted:
-            try:
-                fields[name] = encoding.decode(run, edges[number], edges[number + 1])
-            except (ValueError, ArithmeticError, RecursionError) as error:
-                how = error.args[0] if isinstance(error, FormatError) else str(error)
-                raise FormatError(f"mds: column {name!r} ({encoding.name}) cannot be read: {how}") from error
-        return fields
+    edges = field_edges("mds", run, bounds, sizes)
+    fields = {}
+    for name, number, encoding in wanted:
+        try:
+            fields[name] = encoding.decode(Values(run, edges[number], edges[number + 1]))
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            how = error.args[0] if isinstance(error, FormatError) else str(error)
+            raise FormatError(f"mds: column {name!r} ({encoding.name}) cannot be read: {how}") from error
+    return fields
 
 
 class MdsColumns(msgspec.Struct):
-    """The columns of shards, as the index describes them and each shard behind its table."""
+    """The columns of shards, as the index and the header of each shard describe them."""
 
     version: int
     format: str
@@ -313,23 +299,25 @@ class MdsColumns(msgspec.Struct):
     column_sizes: list[Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)] | None] = []
 
 
-def _open_samples(header: bytes, *, selection: Selection) -> MdsSamples:
-    """The samples of a shard, by what is between its table and the first of them.
+def _open_samples(header: bytes, *, selection: Selection) -> Decode:
+    """What decodes the samples of a shard, by its header.
 
     Raises:
-        FormatError: It is no description of MDS, of another version, has columns in an encoding that is not
-            known or not read, or lacks one that is wanted.
+        FormatError: The header does not describe MDS, or another version of it; a column has an unknown or
+            unsupported encoding; or a wanted column is missing.
     """
     try:
         return check_columns(msgspec.json.decode(header, type=MdsColumns), selection)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"mds: damaged: behind the table should be its columns in JSON: {error}") from error
+        raise FormatError(
+            f"mds: damaged: expected a description of the columns in JSON behind the table: {error}"
+        ) from error
 
 
-def check_columns(columns: MdsColumns, selection: Selection) -> MdsSamples:
-    """The samples of shards that are described so.
+def check_columns(columns: MdsColumns, selection: Selection) -> Decode:
+    """What decodes the samples of shards with these columns.
 
     Raises:
         FormatError: As of ``_open_samples``.
@@ -341,7 +329,7 @@ def check_columns(columns: MdsColumns, selection: Selection) -> MdsSamples:
     names, encodings, sizes = columns.column_names, columns.column_encodings, columns.column_sizes
     if not len(names) == len(encodings) == len(sizes) == len({*names}) or not names:
         raise FormatError(
-            "mds: damaged: names, encodings and sizes of the columns are not as many, or a name is twice"
+            "mds: damaged: the numbers of names, encodings and sizes of columns differ, or a name is twice"
         )
     numbers = {name: number for number, name in enumerate(names)}
     wanted = []
@@ -355,32 +343,16 @@ def check_columns(columns: MdsColumns, selection: Selection) -> MdsSamples:
                 f"{size}"
             )
         wanted.append((name, numbers[name], encoding))
-    return MdsSamples([size or None for size in sizes], wanted)
+    return partial(_decode_samples, [size or None for size in sizes], wanted)
 
 
-def _brotli(inner: Decoder, check: Check) -> Decoder:
-    return CompressedDecoder(inner, "brotli", check)
-
-
-def _snappy(inner: Decoder, check: Check) -> Decoder:
-    return SnappyDecoder(inner)  # which bounds what it makes by itself
-
-
-#: By the end of a file's name, which is also how an index names it: what reads it.
-COMPRESSIONS: Mapping[str, Callable[[Decoder, Check], Decoder]] = MappingProxyType(
-    {
-        "br": _brotli,
-        "bz2": sniffed,
-        "gz": sniffed,
-        "snappy": _snappy,
-        "zstd": sniffed,
-    }
-)
+#: By the end of a file's name, which is also the name that an index has for it.
+COMPRESSIONS = ("br", "bz2", "gz", "snappy", "zstd")
 
 
 def plan_mds(spec: ShardSpec) -> Planning | None:
-    """Plan what to read of an uncompressed shard; see ``plan_samples``."""
-    return plan_samples(_kind(spec), spec)
+    """Plan what to read of an uncompressed shard; None if all of it is wanted, which needs no plan."""
+    return plan_table(_kind(spec), spec) if spec.start_sample or spec.stop_sample is not None else None
 
 
 def open_mds(spec: ShardSpec) -> TableDecoder:
@@ -388,9 +360,15 @@ def open_mds(spec: ShardSpec) -> TableDecoder:
     return TableDecoder(_kind(spec), start_sample=spec.first_sample, pass_over=spec.pass_over)
 
 
-def open_packed_mds(family: str, spec: ShardSpec) -> Decoder:
-    """The same of a shard that is compressed as a whole, by a key of ``COMPRESSIONS``."""
-    return UnpackingDecoder("mds", COMPRESSIONS[family], open_mds(spec), spec.unpacked)
+def open_packed_mds(compression: str, spec: ShardSpec) -> Decoder:
+    """A decoder of a shard that is compressed as a whole, by one of ``COMPRESSIONS``."""
+    unpacked = UnpackedDecoder("mds", open_mds(spec), spec.unpacked)
+    if compression == "br":
+        return CompressedDecoder(unpacked, "brotli")
+    if compression == "snappy":
+        return SnappyDecoder(unpacked)
+    # Servers may decompress a file while they send it.
+    return SniffingDecoder(lambda: unpacked)
 
 
 def _kind(spec: ShardSpec) -> TableKind:
@@ -421,26 +399,26 @@ def parse_mds_index(
 
     Args:
         content: The file.
-        selection: Which columns are wanted: that all shards have them is checked.
-        is_there: Whether a file is in the folder; None where that takes a request. A shard that was
-            compressed may have been decompressed beside the original: its raw file is read if it is there,
-            else the compressed one.
+        selection: The wanted columns. All shards must have them.
+        is_there: Whether a file is in the folder; None if that takes a request. A compressed shard may have
+            been decompressed beside the original: then its raw file is read.
 
     Raises:
-        FormatError: It is not sound, of another version or format, or a wanted column is not read.
+        FormatError: The index is damaged, has another version or format, or a wanted column is missing or has
+            an unsupported encoding.
     """
     try:
         index = msgspec.json.decode(content, type=_MdsIndex)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise FormatError(f"index: expected the index.json of MDS: {error}") from error
-    _check_version("", index.version)
     checked: tuple[Any, ...] = ()
+    _check_version("", index.version)
     for number, entry in enumerate(index.shards):
         place = f"shards[{number}]"
         _check_version(f"{place}.", entry.version)
         _check_format(place, entry)
         columns = entry.column_names, entry.column_encodings, entry.column_sizes
-        if columns != checked:  # mostly all have the same
+        if columns != checked:  # mostly all shards have the same columns
             check_columns(entry, selection)
             checked = columns
         yield _shard_of(place, entry, is_there)
@@ -466,7 +444,7 @@ def _check_version(place: str, version: int) -> None:
         raise FormatError(f"index: {place}version: expected {_VERSION}, found {version}")
 
 
-# What reads the formats of streaming that are text.
+# The formats that read streaming's text formats.
 _TEXTS = {"json": "jsonl", "csv": "csv", "tsv": "tsv", "xsv": "csv"}
 
 
@@ -477,12 +455,13 @@ def _check_format(place: str, entry: _MdsEntry) -> None:
     if format not in _TEXTS:
         raise FormatError(f"index: {place}.format: expected 'mds', found {format!r}")
     text = f"index: {place}: these shards are text, in streaming's format {format!r}: "
-    said = ""
+    delimiter = ""
     if format == "xsv":
         if separator is None or len(separator) != 1:
             raise FormatError(
-                f"{text}their fields are separated by {separator!r}, and only one character is read as that; "
-                "write them anew with such a one, or as MDS"
+                f"{text}their fields are separated by {separator!r}, but a separator must be one character; "
+                "write them again with such a separator, or as MDS"
             )
-        said = f", delimiter={separator!r}"
-    raise FormatError(f"{text}read their data files with al.from_urls(..., format={_TEXTS[format]!r}{said})")
+        delimiter = f", delimiter={separator!r}"
+    call = f"al.from_urls(..., format={_TEXTS[format]!r}{delimiter})"
+    raise FormatError(f"{text}read their data files with {call}")

@@ -1,8 +1,8 @@
-"""``.npy``: the header first, then the rows that are wanted, and no byte before them.
+"""``.npy``: the header first, then the wanted rows, and no byte before them.
 
-The header is dtype, shape and order, of which nothing is evaluated but a literal: versions 1.0 to 3.0, after
-NEP 1 and ``numpy.lib.format``. Several arrays come in turns; the bytes of one that come before the others are
-held as they are stored, so that what was deflated expands only as its rows are wanted.
+The header is a literal of dtype, shape and order, in versions 1.0 to 3.0 of NEP 1 and ``numpy.lib.format``.
+Several arrays come in turns. Bytes of an array that come before those of the others are held as they are
+stored, so deflated bytes expand only as their rows are wanted.
 """
 
 from __future__ import annotations
@@ -23,43 +23,44 @@ from numpy.typing import NDArray
 from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
-from .compression import SIGNATURE_BYTES, compression_of
-from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, describe_bytes
-from .selection import check_rows, choose_names
+from .compression import describe_whole
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, check_reached
+from .selection import choose_names
 
 _MAGIC = b"\x93NUMPY"
 
-# Of the length that is behind magic and version, and the header's encoding.
+# The size of the length behind magic and version, and the encoding of the header.
 _VERSIONS = {(1, 0): (2, "latin-1"), (2, 0): (4, "latin-1"), (3, 0): (4, "utf-8")}
 
-# As NumPy's own reader has it: a literal is parsed recursively.
+# The limit of NumPy's own reader, since a literal is parsed recursively.
 _MOST_HEADER_BYTES = 10_000
 
-#: Of a shard or a member, asked for first: NumPy's headers take 128 bytes, those of many fields a few more.
+#: The part of a shard or member that is read first: NumPy's headers take 128 bytes, with many fields some
+# more.
 HEAD_BYTES = 4 << 10
 
-# An axis has no more in NumPy; and of more digits Python would not show an error.
+# NumPy's longest axis.
 _MOST_LENGTH = (1 << 63) - 1
 
-# As older NumPys have it; those of a structure's fields count, since a column has both.
+# The limit of older NumPys, with the axes of a structure's fields, since a column has both.
 _MOST_AXES = 32
 
-#: A row is held whole while it comes, as a line is.
+#: A row is held until it is complete, as a line is.
 MOST_ROW_BYTES = 256 << 20
 
-# Of values: not objects, which are pickles and run what their author wrote, nor structures in structures.
+# The kinds of values: no objects, which are pickles and run any code, and no structures in structures.
 _KINDS = "biufcSUmM"
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeader:
-    """What an array says of itself.
+    """The header of an array.
 
     Attributes:
-        dtype: Of an element, as it is stored; a structure has fields.
-        shape: Of all elements; the first axis is that of rows.
-        by_columns: Whether the first axis is the one that changes fastest, which is Fortran's order.
-        size_bytes: Of the header itself, before the elements.
+        dtype: Dtype of a stored element; a structure has fields.
+        shape: Shape of the array; the first axis is that of rows.
+        by_columns: Whether the first axis changes fastest, which is Fortran's order.
+        size_bytes: Length of the header itself, before the elements.
     """
 
     dtype: np.dtype[Any]
@@ -77,33 +78,31 @@ class ArrayHeader:
 
     @property
     def columns(self) -> int:
-        """Of how many runs it consists in Fortran's order, each with an element of every row."""
+        """The number of runs in Fortran's order, each with one element of every row."""
         return math.prod(self.shape[1:])
 
     @property
     def body_bytes(self) -> int:
-        """Of all elements."""
+        """Length of all elements."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
 def header_bytes(start: bytes, what: str) -> int:
-    """The length of the header that begins with ``start``, of which the first 12 bytes are enough.
+    """The length of the header that begins with ``start``.
 
     Args:
-        start: The first bytes.
-        what: They are of, for messages.
+        start: The first bytes; 12 are enough.
+        what: Name of the array, for messages.
 
     Raises:
-        FormatError: They are no array, or are cut.
+        FormatError: They are no array, or truncated.
     """
     if not start:
         raise FormatError(f"{what}: truncated: it is empty", offset=0)
     if len(start) < len(_MAGIC) and _MAGIC.startswith(start):
         raise FormatError(f"{what}: truncated within its magic", offset=len(start))
     if not start.startswith(_MAGIC):
-        hint = describe_bytes(start)
-        if compression_of(start[:SIGNATURE_BYTES]) is not None:
-            hint += ", and an array cannot be read in parts when it is compressed: decompress it"
+        hint = describe_whole(start, "an array")
         raise FormatError(f"{what}: expected the magic {_MAGIC!r}, found {start[:6]!r}{hint}", offset=0)
     version = (*start[6:8],)
     if len(version) == 2 and version not in _VERSIONS:
@@ -111,7 +110,7 @@ def header_bytes(start: bytes, what: str) -> int:
             f"{what}: expected version 1.0, 2.0 or 3.0 of the format, found {version[0]}.{version[1]}",
             offset=6,
         )
-    width = _VERSIONS.get(version, (4, ""))[0]  # a cut one is not in it
+    width = _VERSIONS.get(version, (4, ""))[0]  # a truncated version is not in it
     if len(start) < 8 + width:
         raise FormatError(f"{what}: truncated within its header", offset=len(start))
     length = int.from_bytes(start[8 : 8 + width], "little")
@@ -123,41 +122,41 @@ def header_bytes(start: bytes, what: str) -> int:
 
 
 def parse_header(content: bytes, what: str) -> ArrayHeader:
-    """What a whole header says.
+    """Parse a header.
 
     Args:
-        content: From its first byte on, as many as ``header_bytes`` says, or more.
-        what: They are of, for messages.
+        content: The bytes from the first one on, at least as many as ``header_bytes`` returns.
+        what: Name of the array, for messages.
 
     Raises:
-        FormatError: It is cut or damaged, or of objects.
+        FormatError: The header is truncated or damaged, or the array has objects.
     """
     size_bytes = header_bytes(content, what)
     if len(content) < size_bytes:
         raise FormatError(f"{what}: truncated within its header", offset=len(content))
     width, encoding = _VERSIONS[content[6], content[7]]
     try:
-        told = ast.literal_eval(str(content[8 + width : size_bytes], encoding).strip())
+        found = ast.literal_eval(str(content[8 + width : size_bytes], encoding).strip())
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise FormatError(f"{what}: damaged: the header is no literal of Python", offset=8 + width) from error
-    if not isinstance(told, dict) or told.keys() != {"descr", "fortran_order", "shape"}:
-        raise _damaged(what, "the header should have descr, fortran_order and shape", told)
-    shape, by_columns, dtype = told["shape"], told["fortran_order"], _dtype_of(told["descr"], what)
+    if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"}:
+        raise _damaged(what, "the header should have descr, fortran_order and shape", found)
+    shape, by_columns = found["shape"], found["fortran_order"]
     if not isinstance(by_columns, bool):
         raise _damaged(what, "fortran_order should be True or False", by_columns)
     if not isinstance(shape, tuple) or not all(
         type(length) is int and 0 <= length <= _MOST_LENGTH for length in shape
     ):
         raise _damaged(what, "the shape should be a tuple of whole numbers of 0 or more", shape)
-    # Of one axis both orders are the same.
-    return ArrayHeader(dtype, shape, by_columns and len(shape) > 1, size_bytes)
+    # With one axis both orders are the same.
+    return ArrayHeader(_dtype_of(found["descr"], what), shape, by_columns and len(shape) > 1, size_bytes)
 
 
 def parse_rows_header(content: bytes, what: str) -> ArrayHeader:
-    """The same of an array whose rows are samples.
+    """Parse the header of an array whose rows are samples.
 
     Raises:
-        FormatError: As ``parse_header``; or it has no axis of rows or more than 32, structures in structures,
+        FormatError: As ``parse_header``; or the array has no axis or more than 32, structures in structures,
             or rows without a byte or of more than 256 MiB.
     """
     header = parse_header(content, what)
@@ -169,16 +168,15 @@ def parse_rows_header(content: bytes, what: str) -> ArrayHeader:
     fields = [dtype[name] for name in dtype.names] if dtype.names else [dtype]
     if any(field.base.kind not in _KINDS for field in fields):
         raise FormatError(
-            f"{what}: expected numbers, times, texts or bytes, or structures of such, found {_shown(dtype)}: "
-            "others are not read"
+            f"{what}: expected numbers, times, texts or bytes, or structures of these, found {_shown(dtype)}"
         )
     axes = len(shape) + max(field.ndim for field in fields)
     if axes > _MOST_AXES:
         raise FormatError(f"{what}: an array of {axes} axes, at most {_MOST_AXES} are read")
     if header.rows and not 0 < header.row_bytes <= MOST_ROW_BYTES:
         raise FormatError(
-            f"{what}: of shape {shape} and {dtype}, a row has {header.row_bytes} bytes; rows, which are "
-            f"along the first axis, of 1 to {MOST_ROW_BYTES} bytes are read"
+            f"{what}: expected rows, along the first axis, of 1 to {MOST_ROW_BYTES} bytes; with shape "
+            f"{shape} and {dtype} a row has {header.row_bytes} bytes"
         )
     return header
 
@@ -186,13 +184,13 @@ def parse_rows_header(content: bytes, what: str) -> ArrayHeader:
 def _dtype_of(descr: Any, what: str) -> np.dtype[Any]:
     try:
         dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(descr)
-    # What it raises of damaged ones is not documented; a deprecated name is a warning.
+    # What NumPy raises for a damaged dtype is not documented; a deprecated name is a warning.
     except (Exception, Warning) as error:
         raise FormatError(f"{what}: NumPy knows no dtype {_shown(descr)}: {error}") from error
     if dtype.hasobject:
         raise FormatError(
-            f"{what}: an array of objects is a pickle, which may run any code and is not read; save numbers, "
-            "texts or bytes of one dtype"
+            f"{what}: an array of objects is a pickle, which may run any code and is not supported; save "
+            "numbers, texts or bytes of one dtype"
         )
     return dtype
 
@@ -204,23 +202,26 @@ def _damaged(what: str, wanted: str, found: object) -> FormatError:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except ValueError:  # Python shows no whole number of so many digits
+    except ValueError:  # Python does not convert a number of so many digits to text
         return "a number that is too long to be shown"
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-# Of what is deflated, from its first byte on, and of what becomes of it: as in ``compression``, so that what
-# comes out before corrupt bytes raise does not go by how they were cut into chunks.
+# Steps and pieces of deflated bytes, from the first byte on, as in ``compression``: the output before corrupt
+# bytes raise does not depend on how they were cut into chunks.
 _STEP_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 
 
 class Stored:
-    """Bytes that are stored as they are.
+    """Bytes that are stored without compression.
 
     Args:
-        crc32: Of all bytes, those before the first that comes included; None to check nothing.
-        before: The checksum of those.
+        crc32: Checksum of all bytes, with those before the first that comes; None to check nothing.
+        before: Checksum of those before.
+
+    Attributes:
+        fault: What is wrong with the bytes; None if nothing was found.
     """
 
     fault: str | None = None
@@ -231,76 +232,67 @@ class Stored:
         self._held = ByteQueue()
 
     def put(self, chunk: memoryview) -> None:
-        """Take in the next bytes."""
+        """Add the next bytes."""
         if self._expected is not None:
             self._found = zlib.crc32(chunk, self._found)
         self._held.put(chunk)
 
     def available(self, most_bytes: int) -> int:
-        """How many bytes are there, as far as ``most_bytes``."""
+        """How many bytes are there; at least ``most_bytes`` if as many have come."""
         return self._held.size_bytes
 
     def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """What is in front, which is there, in memory of its own."""
+        """Remove so many bytes from the front, which are there; in memory of their own."""
         return np.frombuffer(bytearray().join(self._held.take(size_bytes)), np.uint8)
 
     def finish(self) -> str | None:
-        """What is wrong, when all bytes have come."""
+        """What is wrong, after all bytes have come and the wanted ones were taken; None if nothing is."""
         if self._expected is not None and self._found != self._expected:
-            return _wrong_crc(self._expected, self._found)
+            return f"damaged: expected the CRC-32 {self._expected:08x}, found {self._found:08x}"
         return None
 
 
-class Deflated:
-    """Bytes that were deflated, of which no more is expanded than is wanted.
+class Deflated(Stored):
+    """Bytes that were deflated, expanded only as far as they are wanted.
 
     Args:
-        stored_bytes: How many come.
-        size_bytes: How many they hold.
-        skip_bytes: Of these, how many in front nobody wants.
-        crc32: Of these.
+        stored_bytes: How many bytes come.
+        size_bytes: How many bytes they expand to.
+        skip_bytes: How many of these are dropped at the front.
+        crc32: Checksum of the expanded bytes.
     """
 
     def __init__(self, stored_bytes: int, size_bytes: int, skip_bytes: int, crc32: int) -> None:
+        super().__init__(crc32)
         self._left = stored_bytes
         self._size_bytes = size_bytes
         self._skip = skip_bytes
-        self._expected = crc32
-        self._found = 0
         self._made = 0
-        self._stored, self._held = ByteQueue(), ByteQueue()
+        self._stored = ByteQueue()
         self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         self._tail: bytes = b""
         self._may_hold_more = False
-        self.fault: str | None = None
 
     def put(self, chunk: memoryview) -> None:
-        """Take in the next bytes."""
+        """Add the next bytes."""
         self._stored.put(chunk)
 
     def available(self, most_bytes: int) -> int:
-        """Expand until so many bytes are there, or all that have come; how many there are."""
+        """Expand until so many bytes are there, or all that have come; returns how many there are."""
         while self._held.size_bytes < most_bytes and self._expand():
             if self._skip:
                 self._skip -= sum(map(len, self._held.take(min(self._skip, self._held.size_bytes))))
         return self._held.size_bytes
 
-    def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """What is in front, which is there, in memory of its own."""
-        return np.frombuffer(bytearray().join(self._held.take(size_bytes)), np.uint8)
-
     def finish(self) -> str | None:
-        """What is wrong, when all bytes have come, and the last that was wanted was taken."""
         while self.fault is None and self._expand():
             self._held.take(self._held.size_bytes)
         if self.fault is None and self._made != self._size_bytes:
             return f"expected {self._size_bytes} bytes when it is inflated, found {self._made}"
-        if self.fault is None and self._found != self._expected:
-            return _wrong_crc(self._expected, self._found)
-        return self.fault
+        return self.fault or super().finish()
 
     def _expand(self) -> bool:
-        """One step; False if there is nothing to be had of what has come."""
+        """Expand one step; False if nothing can be expanded of what has come."""
         if self.fault is not None or self._inflater.eof:
             return False
         if not self._tail and not self._may_hold_more:
@@ -325,41 +317,36 @@ class Deflated:
         return True
 
 
-def _wrong_crc(expected: int, found: int) -> str:
-    return f"damaged: expected the CRC-32 {expected:08x}, found {found:08x}"
-
-
 @dataclass(frozen=True, slots=True)
 class ArrayRows:
-    """An array of which rows are read.
+    """An array whose rows are read.
 
     Attributes:
-        what: It is, for messages.
-        header: Of it.
-        fields: Names of the fields that its rows become, each with that of the field inside of a structure;
-            None for what is no structure.
-        come: The rows that come; of Fortran's order perhaps others around those that are wanted.
-        open_content: Makes what takes its bytes.
+        what: Name of the array, for messages.
+        header: Its header.
+        fields: Names of the fields that its rows become, each with the name of the structure's field; None if
+            the array is no structure.
+        come: The rows that come; in Fortran's order perhaps more than the wanted ones.
+        open_content: Makes the object that takes its bytes.
     """
 
     what: str
     header: ArrayHeader
     fields: tuple[tuple[str, str | None], ...]
     come: range
-    open_content: Callable[[], Stored | Deflated]
+    open_content: Callable[[], Stored]
 
 
 class RowsDecoder(Decoder):
     """Decode rows as they come.
 
     Args:
-        arrays: Whose rows make a sample; all of one length.
-        turns: Which array the bytes are of, by number, and how many of them, one turn after another.
-        wanted: The rows that are wanted.
+        arrays: The arrays whose rows make a sample; all of one length.
+        turns: The number of the array that the next bytes belong to, and how many bytes, turn by turn.
+        wanted: The wanted rows.
     """
 
     def __init__(self, arrays: Sequence[ArrayRows], turns: Sequence[tuple[int, int]], wanted: range) -> None:
-        super().__init__()
         self._columns = [_Rows(array, wanted) for array in arrays]
         self._turns = deque(turns)
         self._row, self._stop = wanted.start, wanted.stop
@@ -384,7 +371,7 @@ class RowsDecoder(Decoder):
             raise FormatError("truncated within a row", sample=self._row)
 
     def _whole(self) -> Iterator[Block]:
-        """The rows of which all arrays have all."""
+        """The rows that are complete in all arrays."""
         while self._row < self._stop:
             most = min(self._most, self._stop - self._row)
             ready = [column.ready(most, self._row) for column in self._columns]
@@ -411,14 +398,17 @@ class _Rows:
         self._content.put(chunk)
 
     def ready(self, most: int, row: int) -> int:
-        """How many rows are there, of ``most`` that are wanted; ``row`` comes next, for messages."""
+        """How many rows are there, at most ``most``; ``row`` comes next, for messages."""
         header = self._array.header
         if not header.by_columns:
             there = self._content.available(most * header.row_bytes) // header.row_bytes
         else:
-            size = len(self._array.come) * header.row_bytes
+            come, wanted = self._array.come, self._wanted
+            size = len(come) * header.row_bytes
             if self._held is None and self._content.available(size) >= size:
-                self._held = self._by_rows(self._content.take(size))
+                values = self._content.take(size).view(header.dtype)
+                by_rows = values.reshape(*header.shape[:0:-1], len(come)).T
+                self._held = by_rows[wanted.start - come.start : wanted.stop - come.start]
             there = 0 if self._held is None else len(self._held)
         if not there and self._content.fault is not None:
             raise FormatError(f"{self._array.what}: {self._content.fault}", sample=row)
@@ -442,47 +432,41 @@ class _Rows:
         """All bytes have come.
 
         Raises:
-            FormatError: They are not those that were promised.
+            FormatError: Their length or checksum is wrong.
         """
         if fault := self._content.finish():
             raise FormatError(f"{self._array.what}: {fault}")
 
-    def _by_rows(self, content: NDArray[np.uint8]) -> NDArray[Any]:
-        """The wanted rows, of bytes in Fortran's order."""
-        header, come, wanted = self._array.header, self._array.come, self._wanted
-        values = content.view(header.dtype).reshape(*header.shape[:0:-1], len(come)).T
-        return values[wanted.start - come.start : wanted.stop - come.start]
-
 
 def _column_of(values: NDArray[Any], what: str, row: int) -> Column:
-    """An array as a column: texts and bytes as Python's own, all else as it is."""
+    """An array as a column: texts and bytes as Python's own, others as they are."""
     if values.dtype.kind == "b" and (odd := values.view(np.uint8) > 1).any():
         bad = row + int(np.flatnonzero(odd.reshape(len(values), -1).any(axis=1))[0])
         raise FormatError(f"{what}: damaged: expected a bool of 0 or 1", sample=bad)
     if values.dtype.kind not in "SU":
         return values
-    # Of others Python makes no text, and says so in ways that are not for errors of shards.
+    # For other characters Python raises errors that do not name the shard.
     if values.dtype.kind == "U" and (values.view(np.uint32) > sys.maxunicode).any():
         raise FormatError(f"{what}: damaged: a character that Unicode does not have", sample=row)
     texts: list[Any] = values.tolist()
     return texts
 
 
-#: Of what is no structure.
+#: The field of an array that is no structure.
 FIELD = "array"
 
-# In Fortran's order a row is spread over the whole array, so that what is wanted is held until it is whole.
+# In Fortran's order a row is spread over the whole array, so the wanted rows are held until all have come.
 _MOST_HELD_BYTES = 256 << 20
 
-# Runs of it that are asked for one by one; of more, all rows are read.
+# The most runs that are requested one by one; if there are more, all rows are read.
 _MOST_RUNS = 256
 
 
 def plan_npy(spec: ShardSpec) -> Planning:
-    """Plan what to read of an array; what is no structure has the one field ``array``.
+    """Plan what to read of an array; one that is no structure has the one field ``array``.
 
     Raises:
-        FormatError: It is no array, truncated, of a kind that is not read, or lacks what is wanted of it.
+        FormatError: It is no array, truncated, of an unsupported kind, or lacks a wanted field.
     """
     head = yield Span(0, HEAD_BYTES)
     header = yield from _read_header(head)
@@ -500,12 +484,12 @@ def plan_npy(spec: ShardSpec) -> Planning:
 
 
 def wanted_rows(rows: int, spec: ShardSpec) -> range:
-    """Which of an array's rows are wanted.
+    """The wanted rows of an array.
 
     Raises:
-        FormatError: It has fewer than were read before.
+        FormatError: It has fewer rows than were already read.
     """
-    check_rows(rows, spec.start_sample)
+    check_reached(rows, spec.start_sample, "rows")
     stop = rows if spec.stop_sample is None else min(rows, spec.stop_sample)
     return range(spec.start_sample, max(spec.start_sample, stop))
 
@@ -514,8 +498,8 @@ def spans_of(header: ArrayHeader, body: Span, wanted: range) -> tuple[range, lis
     """Where rows are.
 
     Args:
-        header: Of the array.
-        body: Where its elements are, as they are stored.
+        header: The header of the array.
+        body: Where its stored elements are.
         wanted: The rows.
 
     Returns:
@@ -535,16 +519,16 @@ def spans_of(header: ArrayHeader, body: Span, wanted: range) -> tuple[range, lis
 
 
 def check_held(what: str, arrays: Sequence[ArrayRows]) -> None:
-    """Refuse to hold more of arrays in Fortran's order than there is room for.
+    """Refuse arrays in Fortran's order that together take too much memory.
 
     Raises:
-        FormatError: It is more, of all of them together.
+        FormatError: They take more than 256 MiB.
     """
     held = sum(len(rows.come) * rows.header.row_bytes for rows in arrays if rows.header.by_columns)
     if held > _MOST_HELD_BYTES:
         raise FormatError(
             f"{what}: in Fortran's order rows are spread over all of an array, and {held} bytes would be "
-            f"held at once; at most {_MOST_HELD_BYTES} are: save numpy.ascontiguousarray of it"
+            f"held at once; at most {_MOST_HELD_BYTES} are allowed: save numpy.ascontiguousarray of it"
         )
 
 

@@ -1,7 +1,7 @@
 """``.npz``: a field for each array in a zip archive; the directory first, then the headers, then rows.
 
-Of members that are stored only the rows that are wanted are read; those that are deflated are inflated from
-their beginning, and what is before the wanted rows is dropped.
+Only the wanted rows of stored members are read. Deflated members are expanded from their beginning, and the
+rows before the wanted ones are dropped.
 """
 
 from __future__ import annotations
@@ -34,61 +34,35 @@ from .npy import (
 from .selection import choose_names
 
 Asking: TypeAlias = Generator[Span, Answer, bytes]
-"""A part of a plan that brings bytes."""
+"""A part of a plan that reads bytes."""
 
 _MEMBER_MAGIC = b"PK\x03\x04"
 _END_MAGIC = b"PK\x05\x06"
 
-# Of the record at the very end, before its comment; and of those before it where lengths take 64 bits.
+# The record at the very end, before its comment; and the records before it if lengths take 64 bits.
 _END_BYTES = 22
 _END_64_BYTES = 56 + 20
 _MOST_COMMENT_BYTES = 1 << 16
 
 # Ten thousand members: fields of samples are some tens.
 _MOST_DIRECTORY_BYTES = 1 << 20
-_UNTOLD = 0xFFFFFFFF
+_IN_64_BITS = 0xFFFFFFFF
 
 _LOCAL = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, lengths of name and of what is behind it
-
-#: Of a member's own header, before its name.
-LOCAL_BYTES = _LOCAL.size
 
 _ENCRYPTED, _UTF_8 = 1, 1 << 11
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveMember:
-    """A member as the directory has it.
-
-    Attributes:
-        name: As it was given.
-        local: Offset of its own header.
-        stored_bytes: As many as it takes in the archive.
-        size_bytes: As many as it holds.
-        is_deflated: Whether these differ; else it is stored as it is.
-        crc32: Of what it holds.
-        raw_name: As it is written in the archive.
-    """
-
-    name: str
-    local: int
-    stored_bytes: int
-    size_bytes: int
-    is_deflated: bool
-    crc32: int
-    raw_name: bytes
-
-
-def find_members(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[ArchiveMember]]:
-    """Ask for the directory, and say what is in it.
+def find_members(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[zipfile.ZipInfo]]:
+    """Read the directory of the archive.
 
     Args:
         head: The first bytes of the shard.
-        spec: Keeps this one, and may have it already.
+        spec: Keeps the directory, and may have it already.
 
     Raises:
-        FormatError: It is no zip archive, truncated or damaged, or its members are encrypted or compressed by
-            something else than deflate.
+        FormatError: This is no zip archive, it is truncated or damaged, or its members are encrypted or
+            compressed with another method than deflate.
     """
     if not head.content.startswith((_MEMBER_MAGIC, _END_MAGIC)):
         if not head.content:
@@ -99,7 +73,7 @@ def find_members(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[
     try:
         with zipfile.ZipFile(HeldSpans((), head.length, end)) as archive:
             found = archive.infolist()
-    # What the module raises of damaged bytes is not told.
+    # The module does not document what it raises for damaged bytes.
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -109,55 +83,46 @@ def find_members(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[
         RuntimeError,
     ) as error:
         raise FormatError(f"npz: the directory of the archive cannot be read: {error}") from error
-    members = [_member_of(entry) for entry in found]
-    if len({member.name for member in members}) < len(members):
-        raise FormatError("npz: two members have one name")
-    return members
+    for entry in found:
+        _check_member(entry)
+    if len({entry.filename for entry in found}) < len(found):
+        raise FormatError("npz: two members have the same name")
+    return found
 
 
-def locate(member: ArchiveMember, head: bytes, length: int) -> Span:
+def locate(entry: zipfile.ZipInfo, head: bytes, length: int) -> Span:
     """Where the bytes of a member are, by its own header.
 
     Args:
-        member: Which.
-        head: The bytes from ``member.local`` on, as many as its header and name take.
-        length: Of the shard.
+        entry: The member in the directory.
+        head: The bytes from ``entry.header_offset`` on, as many as its header and name take.
+        length: Length of the shard.
 
     Raises:
-        FormatError: The header is another one's, or the bytes are not in the shard.
+        FormatError: The header belongs to another member, or the bytes are not in the shard.
     """
-    what = f"npz: member {member.name!r}"
-    name_end = _LOCAL.size + len(member.raw_name)
+    what, name = _what(entry), _raw_name(entry)
+    name_end = _LOCAL.size + len(name)
     if len(head) < name_end:
-        raise FormatError(f"{what}: truncated within its header", offset=member.local + len(head))
+        raise FormatError(f"{what}: truncated within its header", offset=entry.header_offset + len(head))
     magic, _, method, name_bytes, more_bytes = _LOCAL.unpack_from(head)
     if (
         magic != _MEMBER_MAGIC
-        or (method == zipfile.ZIP_DEFLATED) != member.is_deflated
-        or name_bytes != len(member.raw_name)
-        or head[_LOCAL.size : name_end] != member.raw_name
+        or (method == zipfile.ZIP_DEFLATED) != _is_deflated(entry)
+        or name_bytes != len(name)
+        or head[_LOCAL.size : name_end] != name
     ):
         raise FormatError(
-            f"{what}: damaged: its header is not where the directory of the archive says", offset=member.local
+            f"{what}: damaged: its header is not where the directory of the archive places it",
+            offset=entry.header_offset,
         )
-    begin = member.local + name_end + more_bytes
-    if begin + member.stored_bytes > length:
+    begin = entry.header_offset + name_end + more_bytes
+    if begin + entry.compress_size > length:
         raise FormatError(
-            f"{what}: damaged: it is said to be at bytes {begin} to {begin + member.stored_bytes} of {length}"
+            f"{what}: damaged: its header places it at bytes {begin} to {begin + entry.compress_size}, but "
+            f"the shard has {length}"
         )
-    return Span(begin, begin + member.stored_bytes)
-
-
-def inflated(start: bytes, most: int, what: str) -> bytes:
-    """The first bytes, at most so many, of what begins with these deflated ones.
-
-    Raises:
-        FormatError: It is no deflated stream.
-    """
-    try:
-        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(start, most)
-    except zlib.error as error:
-        raise FormatError(f"{what}: corrupt deflated bytes: {error}") from error
+    return Span(begin, begin + entry.compress_size)
 
 
 def _read_end(head: Answer, spec: ShardSpec) -> Asking:
@@ -175,7 +140,7 @@ def _read_end(head: Answer, spec: ShardSpec) -> Asking:
             offset=length,
         )
     directory_bytes = int.from_bytes(end[place + 12 : place + 16], "little")
-    if directory_bytes == _UNTOLD:  # in the record of 64 bits before
+    if directory_bytes == _IN_64_BITS:  # stated in a record before
         directory_bytes = _MOST_DIRECTORY_BYTES
     if directory_bytes > _MOST_DIRECTORY_BYTES:
         raise FormatError(
@@ -184,7 +149,7 @@ def _read_end(head: Answer, spec: ShardSpec) -> Asking:
             offset=length - len(end) + place,
         )
     size = len(end) - place + _END_64_BYTES + directory_bytes
-    if len(end) - place > _END_BYTES:  # a comment, for whose beginning all of the end is looked through
+    if len(end) - place > _END_BYTES:  # a comment, whose beginning may be anywhere in the end
         size = max(size, len(end))
     end = yield from _bring_end(end, length, size)
     spec.keep(head, end)
@@ -192,37 +157,35 @@ def _read_end(head: Answer, spec: ShardSpec) -> Asking:
 
 
 def _bring_end(end: bytes, length: int, size: int) -> Asking:
-    """The last ``size`` bytes of a shard, of which the last ones may be there."""
+    """The last ``size`` bytes of a shard; ``end`` has the last ones of them."""
     begin, there = max(length - size, 0), length - len(end)
     if begin < there:
         return (yield Span(begin, there)).content + end
     return end[begin - there :]
 
 
-def _member_of(entry: zipfile.ZipInfo) -> ArchiveMember:
-    what = f"npz: member {entry.filename!r}"
+def _check_member(entry: zipfile.ZipInfo) -> None:
+    what = _what(entry)
     if entry.header_offset < 0:
-        raise FormatError(f"{what}: damaged: it is said to be at byte {entry.header_offset}")
+        raise FormatError(f"{what}: damaged: the directory places it at byte {entry.header_offset}")
     if entry.flag_bits & _ENCRYPTED:
-        raise FormatError(f"{what} is encrypted; encrypted members are not read")
+        raise FormatError(f"{what} is encrypted; encrypted members are not supported")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(
-            f"{what} is compressed by method {entry.compress_type}; numpy.savez stores members, and "
-            "numpy.savez_compressed deflates them, and no others are read"
+            f"{what} is compressed by method {entry.compress_type}; only stored members (numpy.savez) and "
+            "deflated ones (numpy.savez_compressed) are supported"
         )
-    is_deflated = entry.compress_type == zipfile.ZIP_DEFLATED
-    if not is_deflated and entry.compress_size != entry.file_size:
-        raise FormatError(f"{what}: damaged: stored, and of {entry.file_size} bytes in {entry.compress_size}")
-    raw_name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF_8 else "cp437")
-    return ArchiveMember(
-        entry.filename,
-        entry.header_offset,
-        entry.compress_size,
-        entry.file_size,
-        is_deflated,
-        entry.CRC,
-        raw_name,
-    )
+    if not _is_deflated(entry) and entry.compress_size != entry.file_size:
+        raise FormatError(f"{what}: damaged: stored, but {entry.file_size} bytes in {entry.compress_size}")
+
+
+def _is_deflated(entry: zipfile.ZipInfo) -> bool:
+    return entry.compress_type == zipfile.ZIP_DEFLATED
+
+
+def _raw_name(entry: zipfile.ZipInfo) -> bytes:
+    """The name as the archive has it."""
+    return entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF_8 else "cp437")
 
 
 _SUFFIX = ".npy"
@@ -230,16 +193,16 @@ _SUFFIX = ".npy"
 # All of a small shard.
 _HEAD_BYTES = 64 << 10
 
-# As many bytes of an array come in a row, before those of the others: enough for a request.
+# How many bytes of an array come before those of the others: enough for a request.
 _TURN_BYTES = 4 << 20
 
 # Behind a member's name in its own header: lengths of 64 bits, times.
 _MORE_BYTES = 64
 
-# Of a deflated member, in which the array's header should have ended.
+# The part of a deflated member in which the array's header should have ended.
 _MOST_START_BYTES = 1 << 20
 
-# Fields of samples are some tens; of each array that is deflated a piece of 1 MiB may be held.
+# Samples have some tens of fields. For each deflated array a piece of 1 MiB may be held.
 _MOST_ARRAYS = 1024
 
 
@@ -248,15 +211,15 @@ class _ArrayMember:
     """A member whose header was read.
 
     Attributes:
-        field: Its name.
-        entry: In the directory.
-        header: Of the array.
-        head: The header's bytes.
-        body: Where its bytes are in the shard, from its header on.
+        field: The name of its field.
+        entry: Its entry in the directory.
+        header: The header of the array.
+        head: The bytes of that header.
+        body: Where its bytes are in the shard, from the header on.
     """
 
     field: str
-    entry: ArchiveMember
+    entry: zipfile.ZipInfo
     header: ArrayHeader
     head: bytes
     body: Span
@@ -270,17 +233,17 @@ def plan_npz(spec: ShardSpec) -> Planning:
     """Plan what to read of an archive of arrays.
 
     Raises:
-        FormatError: It is no archive of arrays, truncated, of a kind that is not read, or lacks what is
-            wanted of it; or the arrays that are wanted differ in their numbers of rows, or are more or larger
-            than can be held.
+        FormatError: It is no archive of arrays, truncated, of an unsupported kind, or lacks a wanted array;
+            or the wanted arrays differ in their numbers of rows, or are too many or too large.
     """
     head = yield Span(0, _HEAD_BYTES)
     entries = yield from find_members(head, spec)
-    by_field = {entry.name.removesuffix(_SUFFIX): entry for entry in entries}
+    by_field = {entry.filename.removesuffix(_SUFFIX): entry for entry in entries}
     fields = choose_names(spec.selection.columns, tuple(by_field))
     if len(fields) > _MOST_ARRAYS:
         raise FormatError(
-            f"npz: {len(fields)} arrays would be read; at most {_MOST_ARRAYS} are: choose some by columns="
+            f"npz: {len(fields)} arrays would be read; at most {_MOST_ARRAYS} are allowed: choose some with "
+            "columns="
         )
     members = []
     for field in fields:
@@ -300,44 +263,50 @@ def plan_npz(spec: ShardSpec) -> Planning:
     return Layout(requested, partial(RowsDecoder, arrays, turns, wanted), samples=rows)
 
 
-def _open(field: str, entry: ArchiveMember, head: Answer) -> Generator[Span, Answer, _ArrayMember]:
+def _open(field: str, entry: zipfile.ZipInfo, head: Answer) -> Generator[Span, Answer, _ArrayMember]:
     """Read the headers of a member: that of the archive, and that of the array."""
     what = _what(entry)
-    if not entry.name.endswith(_SUFFIX):
+    if not entry.filename.endswith(_SUFFIX):
         raise FormatError(
             f"{what} is no array: its name should end with {_SUFFIX}, as numpy.savez names them; choose "
-            "others by columns="
+            "others with columns="
         )
-    size = LOCAL_BYTES + len(entry.raw_name) + _MORE_BYTES + HEAD_BYTES
-    start = yield from _bring(head, Span(entry.local, min(entry.local + size, head.length)))
+    begin = entry.header_offset
+    size = _LOCAL.size + len(_raw_name(entry)) + _MORE_BYTES + HEAD_BYTES
+    start = yield from _bring(head, Span(begin, min(begin + size, head.length)))
     body = locate(entry, start, head.length)
-    start = start[body.start - entry.local :][: entry.stored_bytes]
+    start = start[body.start - begin :][: entry.compress_size]
     plain = yield from _bring_header(entry, head, body, start)
     header = parse_rows_header(plain, what)
-    if header.size_bytes + header.body_bytes != entry.size_bytes:
+    if header.size_bytes + header.body_bytes != entry.file_size:
         raise FormatError(
             f"{what}: damaged: shape {header.shape} of {header.dtype} takes "
             f"{header.size_bytes + header.body_bytes} bytes with its header, and the member has "
-            f"{entry.size_bytes}",
+            f"{entry.file_size}",
             offset=body.start,
         )
     if header.dtype.names is not None:
         raise FormatError(
-            f"{what} is of a structure: of .npz each array is a field; save those of the structure as arrays"
+            f"{what} is a structure, but each array of a .npz is a field; save its fields as arrays"
         )
     return _ArrayMember(field, entry, header, plain[: header.size_bytes], body)
 
 
-def _bring_header(entry: ArchiveMember, head: Answer, body: Span, start: bytes) -> Asking:
-    """The first bytes of an array, its header among them, of which those stored in ``start`` are there."""
+def _bring_header(entry: zipfile.ZipInfo, head: Answer, body: Span, start: bytes) -> Asking:
+    """The first bytes of an array, with its header; the stored bytes ``start`` are there already."""
     what = _what(entry)
     while True:
-        plain = inflated(start, HEAD_BYTES * 4, what) if entry.is_deflated else start
-        is_all = len(start) == entry.stored_bytes
+        plain = start
+        if _is_deflated(entry):
+            try:
+                plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(start, HEAD_BYTES * 4)
+            except zlib.error as error:
+                raise FormatError(f"{what}: corrupt deflated bytes: {error}") from error
+        is_all = len(start) == entry.compress_size
         size = header_bytes(plain, what) if len(plain) >= 12 or is_all else 12
         if len(plain) >= size or is_all:
             return plain
-        if len(start) >= _MOST_START_BYTES:  # deflated bytes may become nothing at all, as many as they are
+        if len(start) >= _MOST_START_BYTES:  # any number of deflated bytes may expand to nothing
             raise FormatError(
                 f"{what}: damaged: {len(start)} deflated bytes hold no header", offset=body.start
             )
@@ -346,20 +315,20 @@ def _bring_header(entry: ArchiveMember, head: Answer, body: Span, start: bytes) 
 
 
 def _check_rows(members: Sequence[_ArrayMember]) -> int:
-    """How many rows all arrays have; and that one of all of them can be held."""
+    """How many rows all arrays have; a row of all of them must fit into memory."""
     row_bytes = sum(member.header.row_bytes for member in members)
     rows = {member.header.rows for member in members}
     if len(rows) > 1:
-        told = ", ".join(f"{member.field!r} {member.header.rows}" for member in members[:10])
+        found = ", ".join(f"{member.field!r} {member.header.rows}" for member in members[:10])
         raise FormatError(
-            f"npz: expected as many rows in each array, along its first axis, found {told}; choose those "
-            "that belong together by columns="
+            f"npz: expected as many rows in each array, along its first axis, found {found}; choose those "
+            "that belong together with columns="
         )
     count = rows.pop()
     if count and row_bytes > MOST_ROW_BYTES:
         raise FormatError(
-            f"npz: a row of all arrays has {row_bytes} bytes; at most {MOST_ROW_BYTES} are read: choose some "
-            "by columns="
+            f"npz: a row of all arrays has {row_bytes} bytes; at most {MOST_ROW_BYTES} are allowed: choose "
+            "some with columns="
         )
     return count
 
@@ -369,7 +338,7 @@ def _spans_of(member: _ArrayMember, wanted: range) -> tuple[range, list[Span], r
     header = member.header
     if not wanted:
         return wanted, [], wanted
-    if not member.entry.is_deflated:
+    if not _is_deflated(member.entry):
         body = Span(member.body.start + header.size_bytes, member.body.stop)
         come, spans = spans_of(header, body, wanted)
         return come, spans, wanted
@@ -377,15 +346,15 @@ def _spans_of(member: _ArrayMember, wanted: range) -> tuple[range, list[Span], r
     return every if header.by_columns else range(wanted.start, header.rows), [member.body], every
 
 
-def _open_content(member: _ArrayMember, come: range) -> Stored | Deflated:
-    """What takes the bytes of a member; its checksum is verified where all of them come."""
+def _open_content(member: _ArrayMember, come: range) -> Stored:
+    """The object that takes the bytes of a member; it verifies the checksum if all of them come."""
     header, entry = member.header, member.entry
-    if entry.is_deflated and come:
+    if _is_deflated(entry) and come:
         skip = header.size_bytes + come.start * header.row_bytes
-        return Deflated(entry.stored_bytes, entry.size_bytes, skip, entry.crc32)
-    if len(come) < header.rows or entry.is_deflated:
+        return Deflated(entry.compress_size, entry.file_size, skip, entry.CRC)
+    if len(come) < header.rows or _is_deflated(entry):
         return Stored()
-    return Stored(entry.crc32, zlib.crc32(member.head))
+    return Stored(entry.CRC, zlib.crc32(member.head))
 
 
 def _pieces(
@@ -404,11 +373,11 @@ def _pieces(
 
 
 def _bring(head: Answer, span: Span) -> Asking:
-    """Bytes of the shard, of which some are there."""
+    """Bytes of the shard; a span within ``head`` is not requested."""
     if span.stop <= len(head.content) or span.start >= span.stop:
         return head.content[span.start : span.stop]
     return (yield span).content
 
 
-def _what(entry: ArchiveMember) -> str:
-    return f"npz: member {entry.name!r}"
+def _what(entry: zipfile.ZipInfo) -> str:
+    return f"npz: member {entry.filename!r}"

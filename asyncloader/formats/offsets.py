@@ -1,9 +1,9 @@
-"""Shards that begin with a table of where their samples are: MDS and LitData's chunks.
+"""Shards that begin with a table of sample offsets: MDS and LitData's chunks.
 
-``u32 count, u32 offsets[count + 1], header, samples``, in little-endian order. A count is held against where
-the first sample begins before anything of that size is waited for, and no offset is used that does not rise,
-or leaves the shard. Samples are decoded many at a time; where one does not decode, the run that it is in is
-halved until it stands alone: those before it are handed out, and passing over it loses no other one.
+``u32 count, u32 offsets[count + 1], header, samples``, in little-endian order. The count is checked against
+the offset of the first sample before memory of that size is used. Offsets that do not rise, or that leave the
+shard, are never used. Many samples are decoded at a time. If one of them cannot be decoded, its run is halved
+until it stands alone: the samples before it are returned, and passing over it loses no other sample.
 """
 
 from __future__ import annotations
@@ -13,56 +13,63 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Column, Columns, OffsetTrail, Rows
+from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
-from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
+from .decoder import (
+    MAX_BLOCK_BYTES,
+    MAX_BLOCK_SAMPLES,
+    Decoder,
+    PassOver,
+    ShardSpec,
+    check_reached,
+    describe_bytes,
+    most_unpacked,
+)
 
-#: What is needed to know where the table ends: the count, and the first offset.
+#: The bytes that tell where the table ends: the count, and the first offset.
 LEAST_BYTES = 8
 
 _NUMBER_BYTES = 4
 
-# Offsets of 32 bits reach 4 GiB, which are as many samples of 64 bytes; and their table takes 256 MiB.
+# Offsets of 32 bits reach 4 GiB, which holds this many samples of 64 bytes. Their table takes 256 MiB.
 _MOST_SAMPLES = 1 << 26
 
 # What may be between table and samples: MDS has some hundred bytes of JSON there.
 _MOST_HEADER_BYTES = 16 << 20
 
+# The most that a table may take in a compressed shard: 4 million samples. There are copies of it while it is
+# read.
+_MOST_TABLE_BYTES = 16 << 20
 
-@dataclass(frozen=True, slots=True)
-class OffsetTable:
+
+class OffsetTable(NamedTuple):
     """The beginning of a shard.
 
     Attributes:
         bounds: Where each sample begins, and where the last one ends: ``(samples + 1,)``.
-        header: What is between the table and the first sample; its format knows what.
+        header: The bytes between the table and the first sample; their meaning depends on the format.
     """
 
     bounds: NDArray[np.integer[Any]]
     header: bytes
 
-    @property
-    def samples(self) -> int:
-        """How many the shard has."""
-        return len(self.bounds) - 1
-
 
 def samples_begin(name: str, start: bytes) -> int:
-    """Where the table and what is behind it end, and the first sample begins.
+    """The offset of the first sample, behind the table and the header.
 
     Args:
-        name: Of the format, for messages.
+        name: Name of the format, for messages.
         start: The first ``LEAST_BYTES`` of the shard.
 
     Raises:
-        FormatError: Fewer bytes, or a count that does not fit to where the first sample begins.
+        FormatError: There are fewer bytes, or the count does not fit the offset of the first sample.
     """
     if len(start) < LEAST_BYTES:
         what = "the shard is empty" if not start else "the shard ends within its table"
@@ -71,22 +78,22 @@ def samples_begin(name: str, start: bytes) -> int:
     table_stop = _NUMBER_BYTES * (count + 2)
     if count > _MOST_SAMPLES or not table_stop <= begin <= table_stop + _MOST_HEADER_BYTES:
         raise FormatError(
-            f"{name}: damaged, or no {name}: a table of {count} samples ends at byte {table_stop}, but the "
-            f"first sample is said to begin at byte {begin}{describe_bytes(start)}",
+            f"{name}: damaged, or no {name}: a table of {count} samples ends at byte {table_stop}, but it "
+            f"places the first sample at byte {begin}{describe_bytes(start)}",
             offset=0,
         )
     return int(begin)
 
 
 def parse_table(name: str, head: bytes) -> OffsetTable:
-    """The table of a shard, and what is behind it.
+    """The table of a shard, and the header behind it.
 
     Args:
-        name: Of the format, for messages.
-        head: The shard up to where ``samples_begin``.
+        name: Name of the format, for messages.
+        head: The shard up to the offset that ``samples_begin`` returns.
 
     Raises:
-        FormatError: Offsets that do not rise.
+        FormatError: The offsets do not rise.
     """
     count = int.from_bytes(head[:_NUMBER_BYTES], "little")
     bounds = np.frombuffer(head, "<u4", count + 1, _NUMBER_BYTES)
@@ -94,84 +101,26 @@ def parse_table(name: str, head: bytes) -> OffsetTable:
     if len(falls):
         sample = int(falls[0])
         raise FormatError(
-            f"{name}: damaged: the sample is said to end at byte {bounds[sample + 1]}, before it begins, at "
-            f"byte {bounds[sample]}",
+            f"{name}: damaged: the table says that the sample ends at byte {bounds[sample + 1]}, before it "
+            f"begins at byte {bounds[sample]}",
             offset=_NUMBER_BYTES * (sample + 2),
             sample=sample,
         )
     return OffsetTable(bounds, head[_NUMBER_BYTES * (count + 2) :])
 
 
-class TableHead:
-    """The table of a shard that is read from front to back, gathered as its bytes come.
-
-    Args:
-        name: Of the format, for messages.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._content = bytearray()
-        self._size_bytes = LEAST_BYTES  # how long it has to be
-
-    @property
-    def held_bytes(self) -> int:
-        """How much of it has come."""
-        return len(self._content)
-
-    def take(self, chunk: bytes | memoryview) -> tuple[OffsetTable | None, bytes | memoryview]:
-        """Take what belongs to the table and the header.
-
-        Returns:
-            The table, None until all of it has come, and the rest of the chunk.
-
-        Raises:
-            FormatError: As of ``samples_begin`` and ``parse_table``.
-        """
-        at = 0
-        while len(self._content) < self._size_bytes:
-            step = chunk[at : at + self._size_bytes - len(self._content)]
-            self._content += step
-            at += len(step)
-            if len(self._content) < self._size_bytes:
-                return None, b""
-            self._size_bytes = samples_begin(self._name, bytes(self._content[:LEAST_BYTES]))
-        head = bytes(self._content)
-        self._content.clear()
-        return parse_table(self._name, head), chunk[at:]
-
-    def truncated(self) -> FormatError:
-        """What to raise at the end of a shard before that of its table."""
-        begin = samples_begin(self._name, bytes(self._content))
-        return FormatError(
-            f"{self._name}: truncated within its table, behind which the first sample should begin at byte "
-            f"{begin}",
-            offset=len(self._content),
-        )
-
-
-# Samples of so many bytes on average are decoded from where they were read. Smaller ones are copied behind
-# the beginning of their first one, which the chunk before had: that costs less than a block of its own for
-# it. So does it where all that was read is no more than that: of pieces of a local file.
+# Samples of at least this size on average are decoded where they were read. Smaller ones are copied behind
+# the beginning of their first one, which came with the chunk before: that costs less than a block of its own
+# for it. The same holds where no more than this was read at a time, as from a local file.
 _LARGE_BYTES = 16 << 10
 _COPIED_BYTES = 512 << 10
 
+Decode: TypeAlias = "Callable[[bytes | memoryview, NDArray[np.int64]], Mapping[str, Column]]"
+"""Makes the columns of some samples.
 
-class Samples(Protocol):
-    """What the bytes of the samples of one shard mean."""
-
-    def decode(self, run: bytes | memoryview, bounds: NDArray[np.int64]) -> Mapping[str, Column] | list[Any]:
-        """The columns of some samples, or the samples themselves.
-
-        Args:
-            run: Bytes, of which what is made of them may keep hold; or a view of memory that is used again.
-            bounds: Where in ``run`` each sample begins, and where the last one ends: ``(n + 1,) int64``, all
-                of them within ``run``, and rising.
-
-        Raises:
-            FormatError: One of the samples cannot be read. Which one is found out by the caller.
-        """
-        ...
+It gets a run of bytes, which columns may refer to only where ``view_of`` does, and the bounds of the samples
+in it, ``(n + 1,) int64``, rising. It raises FormatError if a sample cannot be read; the caller finds out
+which one."""
 
 
 @dataclass(frozen=True)
@@ -180,91 +129,88 @@ class TableKind:
 
     Attributes:
         name: For messages.
-        open_samples: Makes of what is between the table and the first sample, empty where there is nothing,
-            what decodes the shard's samples. Raises FormatError.
-        bounds_of: Where each sample begins and the last one ends, ``(n + 1,)``: the entries of the table,
-            unless samples lie across them. Raises FormatError.
+        open_samples: Makes the function that decodes the samples, from the header between the table and the
+            first sample. Raises FormatError.
+        bounds_of: Where each sample begins and the last one ends, ``(n + 1,)``. By default the entries of the
+            table. Raises FormatError.
     """
 
     name: str
-    open_samples: Callable[[bytes], Samples]
+    open_samples: Callable[[bytes], Decode]
     bounds_of: Callable[[OffsetTable], NDArray[np.integer[Any]]] = attrgetter("bounds")
 
 
 class SamplesDecoder(Decoder):
-    """Decode samples whose places are known; fed the bytes from the first one to the last one.
+    """Decode samples whose places are known.
 
     Args:
-        name: Of the format, for messages.
-        samples: Decodes them.
+        name: Name of the format, for messages.
+        decode: Decodes them.
         bounds: Where in the shard each of them begins, and where the last one ends: ``(n + 1,) int64``.
         first: Index in the shard of the first one.
         pass_over: Called for samples that do not decode; None to raise.
-        rest_bytes: Bytes that follow the last one and belong to none.
+        begin: Offset in the shard of the first byte that will be fed. Bytes before the first sample are
+            ignored. None: that of the first sample.
+        end: Offset in the shard behind the last byte that will be fed. Bytes behind the last sample are
+            ignored. None: where that sample ends.
     """
 
     def __init__(
         self,
         name: str,
-        samples: Samples,
+        decode: Decode,
         bounds: NDArray[np.int64],
         first: int,
         *,
         pass_over: PassOver | None = None,
-        rest_bytes: int = 0,
+        begin: int | None = None,
+        end: int | None = None,
     ) -> None:
-        super().__init__()
         self._name = name
-        self._samples = samples
+        self._decode_samples = decode
         self._bounds = bounds
         self._first = first
         self._pass_over = pass_over
         self._done = 0  # samples that were decoded
-        self._fed = int(bounds[0])  # offset in the shard of the next byte
+        self._fed = int(bounds[0]) if begin is None else begin  # offset in the shard of the next byte
+        self._end = int(bounds[-1]) if end is None else end
         self._held: list[bytes | memoryview] = []  # the beginning of the next sample
-        self._rest = rest_bytes  # still to come
-        self._end = int(bounds[-1]) + rest_bytes
 
     @property
     def sample(self) -> int | None:
-        """Index in the shard of the sample that is read next; None behind the last one."""
-        return self._first + self._done if self._done + 1 < len(self._bounds) else None
+        """Index in the shard of the sample that is read; None before the first one and behind the last."""
+        is_within = self._done + 1 < len(self._bounds) and self._fed >= self._bounds[0]
+        return self._first + self._done if is_within else None
 
-    @property
-    def held_bytes(self) -> int:
-        """How much of that sample has come."""
-        return self._fed - int(self._bounds[self._done])
+    def check_room(self, compressed_bytes: int) -> None:
+        begin = int(self._bounds[self._done])
+        _check_held(
+            self._name, "a sample", begin, self._fed, compressed_bytes, most_unpacked(compressed_bytes)
+        )
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         begin, bounds = self._fed, self._bounds
-        if len(chunk) > (left := int(bounds[-1]) - begin):
-            yield from self._decode(chunk[:left])
-            self._rest -= len(chunk) - left
-            if self._rest < 0:
-                raise FormatError(
-                    f"{self._name}: damaged: there are bytes behind the last sample, where the table ends",
-                    offset=self._end,
-                )
-            return
         self._fed += len(chunk)
         first, stop = self._done, int(bounds.searchsorted(self._fed, "right")) - 1
-        if stop == first:
-            self._hold(chunk)
-            return
-        behind = int(bounds[stop]) - begin
-        if self._held:
-            # How much of the chunk belongs to those that are put together with what is held.
-            is_large = len(chunk) > max(_COPIED_BYTES, _LARGE_BYTES * (stop - first))
-            joined = first + 1 if is_large else stop
-            held = b"".join((*self._held, chunk[: int(bounds[joined]) - begin]))
-            self._held.clear()
-            # As a view: who keeps one of several large samples is not to keep the others too.
-            yield from self._decode_run(memoryview(held), int(bounds[first]), first, joined)
-            first = joined
-        yield from self._decode_run(chunk, begin, first, stop)
-        self._done = stop
-        if behind < len(chunk):
-            self._hold(chunk[behind:])
+        if stop > first:
+            if self._held:
+                # How much of the chunk is joined with what is held.
+                is_large = len(chunk) > max(_COPIED_BYTES, _LARGE_BYTES * (stop - first))
+                joined = first + 1 if is_large else stop
+                held = b"".join((*self._held, chunk[: int(bounds[joined]) - begin]))
+                self._held.clear()
+                # As a view: keeping one of several large samples must not keep the others too.
+                yield from self._decode_run(memoryview(held), int(bounds[first]), first, joined)
+                first = joined
+            yield from self._decode_run(chunk, begin, first, stop)
+            self._done = stop
+        if self._bounds[self._done] < self._fed and self._done + 1 < len(bounds):
+            self._hold(chunk[max(int(bounds[self._done]) - begin, 0) :])
+        if self._fed > self._end:
+            raise FormatError(
+                f"{self._name}: damaged: there are bytes behind the last sample, where the table ends",
+                offset=self._end,
+            )
 
     def _decode_end(self) -> Iterator[Block]:
         yield from self._decode(b"")  # samples without a byte
@@ -275,9 +221,9 @@ class SamplesDecoder(Decoder):
                 offset=self._fed,
                 sample=self._first + self._done,
             )
-        if self._rest:
+        if self._fed < self._end:
             raise FormatError(
-                f"{self._name}: truncated: {self._rest} bytes are missing", offset=self._end - self._rest
+                f"{self._name}: truncated: {self._end - self._fed} bytes are missing", offset=self._fed
             )
 
     def _hold(self, piece: bytes | memoryview) -> None:
@@ -295,7 +241,7 @@ class SamplesDecoder(Decoder):
 
     def _decode_block(self, run: bytes | memoryview, begin: int, first: int, stop: int) -> Iterator[Block]:
         try:
-            decoded = self._samples.decode(run, self._bounds[first : stop + 1] - begin)
+            columns = self._decode_samples(run, self._bounds[first : stop + 1] - begin)
         except FormatError as error:
             if stop - first == 1:
                 error.sample, error.offset = self._first + first, int(self._bounds[first])
@@ -304,8 +250,7 @@ class SamplesDecoder(Decoder):
                 self._pass_over(error)
                 return
         else:
-            trail = OffsetTrail(self._first + first, None)
-            yield Rows(decoded, trail) if isinstance(decoded, list) else Columns(decoded, trail)
+            yield Columns(columns, OffsetTrail(self._first + first, None))
             return
         middle = (first + stop) // 2
         yield from self._decode_block(run, begin, first, middle)
@@ -316,56 +261,77 @@ class TableDecoder(Decoder):
     """Decode a shard from front to back.
 
     Args:
-        kind: Of the shard.
+        kind: The format of the shard.
         start_sample: Samples before the first one that is wanted, which are not decoded.
         pass_over: Called for samples that do not decode; None to raise.
     """
 
     def __init__(self, kind: TableKind, *, start_sample: int = 0, pass_over: PassOver | None = None) -> None:
-        super().__init__()
         self._kind = kind
         self._start = start_sample
         self._pass_over = pass_over
-        self._head = TableHead(kind.name)
-        self._to_pass = 0  # bytes of the samples before
+        self._head = bytearray()
+        self._head_bytes = LEAST_BYTES  # how long the head is, as far as is known
         self._inner: SamplesDecoder | None = None
 
     @property
-    def has_table(self) -> bool:
-        """Whether the table has come."""
-        return self._inner is not None
-
-    @property
-    def held_bytes(self) -> int:
-        """How much has come of the table, or of the sample that is read next."""
-        return self._head.held_bytes if self._inner is None else self._inner.held_bytes
-
-    @property
     def sample(self) -> int | None:
-        """Index in the shard of the sample that is read next; None before all that are wanted, and behind."""
-        return None if self._inner is None or self._to_pass else self._inner.sample
+        """See ``SamplesDecoder``; None while the table is read."""
+        return None if self._inner is None else self._inner.sample
+
+    def check_room(self, compressed_bytes: int) -> None:
+        if self._inner is not None:
+            self._inner.check_room(compressed_bytes)
+            return
+        most = most_unpacked(compressed_bytes, _MOST_TABLE_BYTES)
+        _check_held(self._kind.name, "the table", 0, len(self._head), compressed_bytes, most)
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._inner is None:
-            table, chunk = self._head.take(chunk)
-            if table is None:
+            begin = len(self._head)
+            if (table := self._take_table(chunk)) is None:
                 return
-            self._inner = self._open(table)
-        passed = min(self._to_pass, len(chunk))
-        self._to_pass -= passed
-        if passed < len(chunk):
-            yield from self._inner.feed(chunk[passed:] if passed else chunk)
+            self._inner = open_samples(
+                self._kind,
+                table,
+                self._start,
+                pass_over=self._pass_over,
+                begin=begin,
+                end=int(table.bounds[-1]),
+            )
+        yield from self._inner.feed(chunk)
+
+    def _take_table(self, chunk: bytes | memoryview) -> OffsetTable | None:
+        """Take what belongs to the table and the header; the table once all of it has come."""
+        at = 0
+        while len(self._head) < self._head_bytes:
+            step = chunk[at : at + self._head_bytes - len(self._head)]
+            self._head += step
+            at += len(step)
+            if len(self._head) < self._head_bytes:
+                return None
+            self._head_bytes = samples_begin(self._kind.name, bytes(self._head[:LEAST_BYTES]))
+        head, self._head = bytes(self._head), bytearray()
+        return parse_table(self._kind.name, head)
 
     def _decode_end(self) -> Iterator[Block]:
         if self._inner is None:
-            raise self._head.truncated()
+            begin = samples_begin(self._kind.name, bytes(self._head))
+            raise FormatError(
+                f"{self._kind.name}: truncated within its table, behind which the first sample should begin "
+                f"at byte {begin}",
+                offset=len(self._head),
+            )
         yield from self._inner.finish()
 
-    def _open(self, table: OffsetTable) -> SamplesDecoder:
-        bounds, begin, end = self._kind.bounds_of(table), int(table.bounds[0]), int(table.bounds[-1])
-        self._to_pass = int(bounds[min(self._start, len(bounds) - 1)]) - begin
-        return open_samples(
-            self._kind, table, self._start, pass_over=self._pass_over, rest_bytes=end - int(bounds[-1])
+
+def _check_held(name: str, what: str, begin: int, fed: int, compressed_bytes: int, most: int) -> None:
+    """Refuse to hold more in one piece than a compressed shard may become."""
+    if fed - begin > most:
+        raise FormatError(
+            f"{name}: {compressed_bytes} compressed bytes have become {fed}, and {what} takes more than "
+            f"{most} of them: the shard is damaged, or made to use up memory",
+            offset=begin,
         )
 
 
@@ -375,36 +341,25 @@ def open_samples(
     """The decoder of samples ``first`` up to ``stop`` of a shard, with options of ``SamplesDecoder``.
 
     Raises:
-        FormatError: The shard has fewer, or its header is not sound.
+        FormatError: The shard has fewer samples, or its header is damaged.
     """
     bounds = kind.bounds_of(table)
-    count = len(bounds) - 1
-    if first > count:
-        raise FormatError(
-            f"{kind.name}: expected at least {first} samples, as a position or the plan says; found {count}: "
-            "the shard has changed"
-        )
-    wanted = bounds[first : count + 1 if stop is None else stop + 1].astype(np.int64)
+    check_reached(len(bounds) - 1, first)
+    wanted = bounds[first : None if stop is None else stop + 1].astype(np.int64)
     return SamplesDecoder(kind.name, kind.open_samples(table.header), wanted, first, **options)
 
 
-#: The table of 4,000 samples. Of 4 KiB each they are 16 MiB; where there are more, the rest takes another
-# request.
+#: The table of 4,000 samples, which are 16 MiB if each has 4 KiB. Larger tables take another request.
 HEAD_BYTES = 16 << 10
-
-
-def plan_samples(kind: TableKind, spec: ShardSpec) -> Planning | None:
-    """Plan what to read of a shard; None where all of it is wanted, which needs no plan."""
-    return plan_table(kind, spec) if spec.start_sample or spec.stop_sample is not None else None
 
 
 def plan_table(kind: TableKind, spec: ShardSpec, head: Answer | None = None) -> Planning:
     """Plan what to read of a shard: its table, and the bytes of the samples that are wanted.
 
     Args:
-        kind: Of the shard.
-        spec: What is wanted; keeps the table, and may have it already.
-        head: The first ``HEAD_BYTES`` of the shard, where they are known.
+        kind: The format of the shard.
+        spec: What is wanted. It keeps the table, and may have it already.
+        head: The first ``HEAD_BYTES`` of the shard, if they are known.
     """
     if head is None:
         head = yield Span(0, HEAD_BYTES)
@@ -427,7 +382,7 @@ def plan_table(kind: TableKind, spec: ShardSpec, head: Answer | None = None) -> 
 
 
 def _read_table(name: str, head: Answer, spec: ShardSpec) -> Generator[Span, Answer, OffsetTable]:
-    """The table of the shard that begins with ``head``, read to its end where that is not all."""
+    """The table of the shard that begins with ``head``; the rest of it is read if it is longer."""
     content = head.content
     begin = samples_begin(name, content[:LEAST_BYTES])
     if begin <= len(content):
@@ -453,10 +408,10 @@ def field_edges(
     """Where in ``run`` the fields of samples begin, and where the last one ends.
 
     Args:
-        name: Of the format, for messages.
+        name: Name of the format, for messages.
         run: The bytes of the samples.
         bounds: Where each begins and the last one ends, ``(n + 1,) int64``.
-        sizes: How many bytes each field has; None for those whose samples tell it.
+        sizes: How many bytes each field has; None if each sample states it.
 
     Returns:
         ``(fields + 1, n) int64``: field ``f`` of sample ``i`` is from ``[f, i]`` up to ``[f + 1, i]``.
@@ -466,7 +421,7 @@ def field_edges(
     """
     begins, stops = bounds[:-1], bounds[1:]
     told_bytes = _LENGTH_BYTES * sum(size is None for size in sizes)
-    # First: with it the bytes of the samples bound what many fields of many samples take here.
+    # Checked first: so the bytes of the samples bound the memory that many fields of many samples take here.
     least = told_bytes + sum(size for size in sizes if size is not None)
     if (stops - begins < least).any():
         raise _damaged(name, stops - begins, np.full(len(begins), least), "at least ")
@@ -497,50 +452,76 @@ def _damaged(name: str, found: NDArray[np.int64], told: NDArray[np.int64], least
 _LONG_BYTES = 128
 
 
-def values_of(run: bytes | memoryview, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[bytes]:
-    """Each value by itself.
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One value of each sample.
 
-    Args:
-        run: Memory that may be used again.
-        starts: Where each begins in it, ``(n,) int64``.
-        stops: Where each ends, likewise.
+    Attributes:
+        run: Bytes of the samples. Its memory may be used again: copy what is kept, see ``view_of``.
+        starts: Where each value begins in it, ``(n,) int64``, rising.
+        stops: Where each value ends, likewise.
     """
-    edges = zip(starts.tolist(), stops.tolist(), strict=True)
-    if type(run) is bytes:
-        return [run[start:stop] for start, stop in edges]
-    return [bytes(run[start:stop]) for start, stop in edges]
+
+    run: bytes | memoryview
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many bytes each value has, ``(n,) int64``."""
+        return self.stops - self.starts
+
+    @property
+    def edges(self) -> Iterator[tuple[int, int]]:
+        """Where each value begins and ends."""
+        return zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+
+    def bytes(self) -> list[bytes]:
+        """Each value as it is stored."""
+        run = self.run
+        if type(run) is bytes:
+            return [run[start:stop] for start, stop in self.edges]
+        return [bytes(run[start:stop]) for start, stop in self.edges]
+
+    def joined(self) -> NDArray[np.uint8]:
+        """The values end to end, ``(bytes of all,) uint8``; a copy that may be written to."""
+        view = memoryview(self.run)
+        return np.frombuffer(bytearray().join([view[start:stop] for start, stop in self.edges]), np.uint8)
+
+    def gathered(self, size: int, skip: int = 0) -> NDArray[np.uint8]:
+        """``(n, size) uint8``: this many bytes of each value, behind its first ``skip``.
+
+        A copy that may be written to. The caller has checked that the values are long enough.
+        """
+        starts, count = self.starts + skip, len(self)
+        if not count or not size:
+            return np.zeros((count, size), np.uint8)
+        steps = starts[1:] - starts[:-1]
+        if (steps == steps[:1]).all():
+            step = int(steps[0]) if len(steps) else size
+            rows: NDArray[np.uint8] = np.ndarray((count, size), np.uint8, self.run, int(starts[0]), (step, 1))
+            return rows.copy()
+        if size <= _LONG_BYTES:
+            picked: NDArray[np.uint8] = np.frombuffer(self.run, np.uint8)[starts[:, None] + np.arange(size)]
+            return picked
+        return Values(self.run, starts, starts + size).joined().reshape(count, size)
 
 
-def joined(run: bytes | memoryview, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The values end to end, ``(bytes of all,) uint8``; a copy that may be written to."""
-    view = memoryview(run)
-    edges = zip(starts.tolist(), stops.tolist(), strict=True)
-    return np.frombuffer(bytearray().join([view[start:stop] for start, stop in edges]), np.uint8)
+def view_of(run: bytes | memoryview, dtype: np.dtype[Any], count: int, begin: int) -> NDArray[Any]:
+    """Numbers that lie side by side in a run, ``(count,)``: over its memory if that is safe, else a copy.
 
-
-def gathered(run: bytes | memoryview, starts: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """As many bytes from each place on: ``(n, size) uint8``, a copy that may be written to.
-
-    Args:
-        run: Has so many behind each place.
-        starts: The places, ``(n,) int64``, rising.
-        size: How many bytes.
+    Nothing writes to the memory of ``bytes`` again; other memory is used again. Few numbers that lie across
+    the places for them in memory are like that by chance, and are slower to work with.
     """
-    count = len(starts)
-    if not count or not size:
-        return np.zeros((count, size), np.uint8)
-    steps = starts[1:] - starts[:-1]
-    if (steps == steps[:1]).all():
-        step = int(steps[0]) if len(steps) else size
-        rows: NDArray[np.uint8] = np.ndarray((count, size), np.uint8, run, int(starts[0]), (step, 1))
-        return rows.copy()
-    if size <= _LONG_BYTES:
-        picked: NDArray[np.uint8] = np.frombuffer(run, np.uint8)[starts[:, None] + np.arange(size)]
-        return picked
-    return joined(run, starts, starts + size).reshape(count, size)
+    there: NDArray[Any] = np.frombuffer(run, dtype, count, begin)
+    lasts = type(run if isinstance(run, bytes) else run.obj) is bytes
+    return there if lasts and there.flags.aligned else there.copy()
 
 
-# --- what an index says of them ---
+# --- the index ---
 
 
 class IndexedFile(msgspec.Struct, rename={"size_bytes": "bytes"}):
@@ -548,7 +529,7 @@ class IndexedFile(msgspec.Struct, rename={"size_bytes": "bytes"}):
 
     Attributes:
         basename: Its name in the folder.
-        size_bytes: Its length; None if the index does not say it.
+        size_bytes: Its length; None if the index does not state it.
         hashes: Digests of its bytes in hexadecimal digits, by algorithm.
     """
 
@@ -563,10 +544,10 @@ class IndexedShard:
     """A shard.
 
     Attributes:
-        file: Which of its files is to be read.
-        format: That file's, a name in ``formats``.
-        samples: How many it has.
-        raw: What that file is when it is decompressed, where it is compressed and the index says so.
+        file: The file to read.
+        format: Its format, a name in ``formats``.
+        samples: How many samples it has.
+        raw: The decompressed file, if ``file`` is compressed and the index describes both.
     """
 
     file: IndexedFile

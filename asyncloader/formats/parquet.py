@@ -1,7 +1,7 @@
 """Parquet: the footer first, then of each row group the chunks of the wanted columns.
 
-A position is the number of rows of the shard that were had, whatever a filter keeps of them; reopened there,
-it is read from the row group on that the next row is in.
+A position is the number of rows of the shard that were read, whatever a filter keeps of them. A shard is
+reopened at the row group of the next row.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from typing import Any
 from ..blocks import Block
 from ..errors import FormatError
 from ..types import Layout, Planning, Span
-from .arrow_columns import arrow, told
-from .compression import SIGNATURE_BYTES, compression_of
+from .arrow_columns import arrow, pyarrow_errors
+from .compression import describe_whole
 from .decoder import (
     MAX_BLOCK_BYTES,
     Decoder,
     HeldSpans,
     Selection,
     ShardSpec,
-    describe_bytes,
+    check_reached,
     merge,
     read_footer,
 )
 from .parquet_guard import ColumnChunk, GroupChunks, check_pages, parse_footer
-from .selection import Choice, check_rows, choose, pick
+from .selection import Choice, choose, pick
 
-# Each one more doubles how often the statistics are looked at.
+# Each additional column of floats doubles how often the statistics are evaluated.
 _MOST_FLOATS = 4
 
 
 def kept_by_statistics(footer: bytes, schema: Any, choice: Choice) -> set[int] | None:
     """The row groups that may have rows which meet the filter.
 
-    Statistics leave NaN out, and pyarrow takes the values of a column to lie between its minimum and maximum.
-    So it is asked again with NaN in place of each column of floats that the filter looks at, and of each
-    several of them: what it makes of the filter is then what it would make of such rows.
+    Statistics leave NaN out, and pyarrow assumes that the values of a column lie between its minimum and
+    maximum. So the filter is also evaluated with NaN in place of every combination of the float columns that
+    it looks at, which is what it would see in such rows.
 
     Args:
-        footer: Of the shard.
-        schema: In terms of Arrow.
-        choice: With a filter.
+        footer: The footer of the shard.
+        schema: Its schema in terms of Arrow.
+        choice: The wanted columns and rows, with a filter.
 
     Returns:
-        Their numbers; None if the statistics tell nothing.
+        Their numbers; None if the statistics do not help.
     """
     import pyarrow.dataset
 
@@ -69,12 +69,12 @@ def kept_by_statistics(footer: bytes, schema: Any, choice: Choice) -> set[int] |
                 )
                 kept |= {group.id for group in fragment.subset(choice.filters).row_groups}
     except (arrow().ArrowException, OSError, ValueError):
-        return None  # what cannot be said of a constant, such as that NaN is an integer
+        return None  # no constant can be that, such as a NaN that is an integer
     return kept
 
 
 def _all_nan(schema: Any, names: Iterable[str]) -> Any:
-    """An expression that says so of these columns; None if there are none."""
+    """The expression that these columns are NaN; None without columns."""
     import pyarrow.compute as pc
 
     pa = arrow()
@@ -85,7 +85,7 @@ def _all_nan(schema: Any, names: Iterable[str]) -> Any:
 
 
 def _may_be_nan(kind: Any) -> bool:
-    """Whether there are floats in such a column, however deep."""
+    """Whether there are floats in a column of this type, at any depth."""
     if arrow().types.is_dictionary(kind) or arrow().types.is_run_end_encoded(kind):
         return _may_be_nan(kind.value_type)
     if hasattr(kind, "storage_type"):
@@ -94,18 +94,18 @@ def _may_be_nan(kind: Any) -> bool:
     return arrow().types.is_floating(kind) or any(map(_may_be_nan, inside))
 
 
-# Rows decoded at a time: enough that what a call costs in each column is lost among them.
+# Rows decoded at a time: enough to make the cost of a call for each column negligible.
 _MOST_ROWS = 4096
 
-# Those of a shard that are decoded first, and how many times more, at most, it is the next time: 64 rows of
-# 200 KB take 12 MiB, and two steps lead to the most. A group that takes no more than so much as a whole needs
-# no such care, if its pages tell.
+# The rows of a shard that are decoded first, and by how much that number grows at most: 64 rows of 200 KB
+# take 12 MiB, and two steps lead to the most. A small group is decoded without this care, if its pages show
+# that it is small.
 _FIRST_ROWS = 64
 _STEP = 8
 _SMALL_GROUP_BYTES = 32 << 20
 
-# Of the rows that are decoded at a time, if each had all that its columns' dictionaries have. These are of
-# 1 MiB mostly; but a short page may name a long value again and again.
+# What rows that are decoded together may take if each held all values of its columns' dictionaries. These
+# have mostly 1 MiB, but a short page may refer to a long value again and again.
 _MOST_EXPANDED_BYTES = 1 << 30
 
 
@@ -115,9 +115,9 @@ class RowGroup:
 
     Attributes:
         index: Its number in the shard.
-        first: Row of the shard that is its first.
-        rows: How many it has.
-        chunks: Of its wanted columns.
+        first: Row in the shard of its first row.
+        rows: How many rows it has.
+        chunks: The chunks of its wanted columns.
     """
 
     index: int
@@ -127,7 +127,7 @@ class RowGroup:
 
     @property
     def decoded_bytes(self) -> int:
-        """About how many its wanted columns take, as the footer has it."""
+        """About how many bytes its wanted columns take, by the footer."""
         return sum(chunk.decoded_bytes for chunk in self.chunks)
 
 
@@ -136,11 +136,11 @@ class ParquetDecoder(Decoder):
 
     Args:
         open_file: Makes the file that the chunks are put into.
-        metadata: Of the whole shard, as pyarrow has it.
-        groups: Those to be read, in the order in which their chunks come; each with the number of bytes after
-            which it is there.
+        metadata: pyarrow's metadata of the whole shard.
+        groups: The groups to read, in the order in which their chunks come; each with the number of fed bytes
+            after which it is complete.
         choice: Which columns and rows are wanted.
-        start_sample: Rows of the shard that were had already.
+        start_sample: Rows of the shard that were already read.
     """
 
     def __init__(
@@ -151,7 +151,6 @@ class ParquetDecoder(Decoder):
         choice: Choice,
         start_sample: int,
     ) -> None:
-        super().__init__()
         self._file = open_file()
         self._metadata = metadata
         self._groups = deque(groups)
@@ -174,22 +173,22 @@ class ParquetDecoder(Decoder):
 
     def _decode_group(self, group: RowGroup) -> Iterator[Block]:
         first = group.first
-        with told(f"parquet: row group {group.index}", group.first):
+        with pyarrow_errors(f"parquet: row group {group.index}", group.first):
             for batch in self._batches(group):
                 yield from pick(batch, first, self._start, self._choice)
                 first += len(batch)
         if first != group.first + group.rows:
             raise FormatError(
-                f"parquet: damaged: row group {group.index} should have {group.rows} rows, found "
+                f"parquet: damaged: expected {group.rows} rows in row group {group.index}, found "
                 f"{first - group.first}",
                 sample=first,
             )
 
     def _batches(self, group: RowGroup) -> Iterator[Any]:
-        """What pyarrow makes of a row group: as many rows at a time as fit a block, by those before.
+        """The batches of a row group: as many rows at a time as fit a block, estimated from those before.
 
-        What the footer tells of sizes is before values are taken out of dictionaries. pyarrow has no way to
-        change the number of rows but to begin again: those that were had are decoded once more.
+        The sizes in the footer do not count how often a value of a dictionary is used. pyarrow can change
+        the number of rows only by beginning again: the rows that were read are then decoded once more.
         """
         decoded = check_pages(self._file, group.chunks, group.index)
         fit = min(
@@ -213,7 +212,7 @@ class ParquetDecoder(Decoder):
                 new = batch.slice(len(batch) - (at - had))
                 had = at
                 yield new
-                # The least of the group's: large rows that were had must not come again in larger numbers.
+                # The least of the group: large rows that were read must not be decoded in larger numbers.
                 fit = max(1, min(MAX_BLOCK_BYTES * len(batch) // max(batch.nbytes, 1), fit))
                 if fit < rows // _STEP or (fit >= 2 * rows and 2 * had < group.rows):
                     self._rows = min(fit, rows * _STEP)
@@ -225,7 +224,7 @@ class ParquetDecoder(Decoder):
         import pyarrow.parquet
 
         if self._reader is None:
-            # What is read of the file is what was fed: nothing ahead of it, no footer.
+            # pyarrow may read only what was fed: nothing ahead of it, and no footer.
             self._reader = pyarrow.parquet.ParquetFile(
                 self._file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True
             )
@@ -236,10 +235,10 @@ _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 _TAIL_BYTES = 8  # the length of the footer, and the magic
 
-# Shows what the shard is if it is no Parquet, and is all of a tiny one.
+# Shows what the shard is if it is no Parquet, and is all of a tiny shard.
 _HEAD_BYTES = 4 << 10
 
-# Writers up to this one stated lengths of chunks that lack some bytes (PARQUET-816).
+# Writers up to this version stated lengths of chunks that lack some bytes (PARQUET-816).
 _OLD_WRITER = re.compile(r"parquet-mr version 1\.(0|1|2\.[0-8])\b")
 _OLD_PADDING_BYTES = 100
 
@@ -248,7 +247,7 @@ def plan_parquet(spec: ShardSpec) -> Planning:
     """Plan what to read of a Parquet shard: whole row groups.
 
     Raises:
-        FormatError: It is no Parquet, truncated, encrypted, or lacks what is wanted of it.
+        FormatError: It is no Parquet, truncated, encrypted, or lacks a wanted column.
         ImportError: pyarrow is not installed.
     """
     arrow()
@@ -260,7 +259,7 @@ def plan_parquet(spec: ShardSpec) -> Planning:
 
 
 def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) -> Layout:
-    """What to read of a shard of ``length`` bytes for the rows that are wanted."""
+    """What to read of a shard of ``length`` bytes for the wanted rows."""
     parsed = parse_footer(footer[:-_TAIL_BYTES])
     metadata, schema = _metadata_of(footer)
     choice = choose(selection, schema)
@@ -276,7 +275,7 @@ def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) 
             spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
             groups.append(RowGroup(index, first, group.rows, tuple(chunks)))
         first += group.rows
-    check_rows(first, wanted.start)
+    check_reached(first, wanted.start, "rows")
     merged, complete = merge(spans)
     decoder = partial(
         ParquetDecoder,
@@ -293,7 +292,7 @@ def _metadata_of(footer: bytes) -> tuple[Any, Any]:
     """The footer as pyarrow reads it, and its schema in terms of Arrow."""
     import pyarrow.parquet
 
-    with told("parquet: the footer"):
+    with pyarrow_errors("parquet: the footer"):
         metadata = pyarrow.parquet.read_metadata(arrow().BufferReader(footer))
         return metadata, metadata.schema.to_arrow_schema()
 
@@ -302,45 +301,43 @@ def _check_head(start: bytes, length: int) -> None:
     if start.startswith(_MAGIC) and length > len(_MAGIC) + _TAIL_BYTES:
         return
     if start.startswith(_ENCRYPTED_MAGIC):
-        raise FormatError("parquet: the footer is encrypted; encrypted shards are not read", offset=0)
+        raise FormatError("parquet: the footer is encrypted; encrypted shards are not supported", offset=0)
     if not length:
         raise FormatError("parquet: truncated: the shard is empty", offset=0)
     if start.startswith(_MAGIC):
         raise FormatError("parquet: truncated: the shard ends before its footer", offset=length)
-    hint = describe_bytes(start)
-    if compression_of(start[:SIGNATURE_BYTES]) is not None:
-        hint += ", and a compressed file cannot be read in parts: decompress it, its columns are compressed"
+    hint = describe_whole(start, "Parquet")
     raise FormatError(f"parquet: expected the magic {_MAGIC!r}, found {start[:4]!r}{hint}", offset=0)
 
 
 def _chunks_of(group: GroupChunks, index: int, choice: Choice) -> list[ColumnChunk]:
-    """Those that pyarrow will read."""
+    """The chunks that pyarrow will read."""
     if any(chunk.path is None for chunk in group.chunks):
-        raise FormatError(f"parquet: columns of row group {index} are encrypted; such shards are not read")
+        raise FormatError(f"parquet: columns of row group {index} are encrypted, which is not supported")
     prefixes = tuple(f"{name}." for name in choice.read)
     chunks = [chunk for chunk in group.chunks if f"{chunk.path}.".startswith(prefixes)]
     return [chunk for chunk in chunks if chunk.stop > chunk.start or chunk.is_encrypted]
 
 
 def _check_chunks(chunks: list[ColumnChunk], group: int, stop: int) -> None:
-    """Refuse what cannot be read, and what is not between the magic and ``stop``."""
+    """Refuse chunks that cannot be read, or that are not between the magic and ``stop``."""
     for chunk in chunks:
         what = f"column {chunk.path!r} of row group {group}"
         if chunk.is_encrypted:
-            raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not read")
+            raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not supported")
         if chunk.file_path:
             raise FormatError(f"parquet: {what} is in another file, {chunk.file_path!r}")
         _check_codec(chunk.codec, what)
         if not len(_MAGIC) <= chunk.start <= chunk.stop <= stop:
             raise FormatError(
-                f"parquet: damaged: {what} is said to be at bytes {chunk.start} to {chunk.stop} of {stop}"
+                f"parquet: damaged: the footer places {what} at bytes {chunk.start} to {chunk.stop} of {stop}"
             )
 
 
 def _check_codec(codec: str, what: str) -> None:
     try:
         known = codec == "UNCOMPRESSED" or arrow().Codec.is_available(codec.lower().removesuffix("_raw"))
-    except ValueError:  # a codec that pyarrow has not heard of
+    except ValueError:  # a codec that pyarrow does not know
         known = False
     if not known:
         raise FormatError(f"parquet: {what} is compressed with {codec}, which this pyarrow was built without")

@@ -1,104 +1,88 @@
-"""What is read of a Parquet shard before pyarrow may see it: the footer, and the headers of pages.
+"""What is checked in a Parquet shard before pyarrow sees it: the footer, and the headers of pages.
 
-pyarrow ends the process when it is asked for a column that a damaged footer does not describe, or describes
-encrypted, as of version 26; and it believes the headers of pages, one of which may claim gigabytes. So both
-are read here, in as much of Thrift's compact protocol as they take.
+As of version 26, pyarrow ends the process when it reads a column that a damaged footer does not describe, or
+describes as encrypted; and it trusts the headers of pages, which may claim gigabytes. So both are parsed
+here, in as much of Thrift's compact protocol as they use.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..errors import FormatError
+from .decoder import most_unpacked
 
 _BOOLEANS = (1, 2)
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
 _INTEGERS = (_I16, _I32, _I64)
 
-# Of what is skipped; Parquet's own structs are nested some five deep.
+# For structs that are skipped; Parquet's own are nested some five deep.
 _MOST_NESTED = 32
 
-Read: TypeAlias = Callable[[int], Any]
-"""Reads a value of a type, as the protocol numbers types."""
+Wanted: TypeAlias = "Mapping[int, Any]"
+"""The wanted fields of a struct, by their numbers: ``int``, ``str``, ``bool`` (True if the field is there), a
+mapping for a struct within, or a list of one of these for a list."""
+
+_NAMES = {int: "a number", str: "a text", list: "a list", dict: "a struct"}
 
 
 class ThriftError(Exception):
-    """The bytes are not of the protocol, or not what is expected of them."""
+    """The bytes are not of the protocol, or not of the expected types."""
 
 
 class Compact:
-    """Reads values one after another.
+    """Reads structs one after another.
 
     Args:
-        content: Their bytes. No claim in them is believed beyond the bytes there are.
+        content: Their bytes. A claim in them is never trusted beyond the bytes that are there.
+
+    Attributes:
+        at: How many bytes were read.
     """
 
     def __init__(self, content: bytes) -> None:
         self._content = content
-        self._at = 0
+        self.at = 0
 
-    @property
-    def at(self) -> int:
-        """How many bytes were read."""
-        return self._at
-
-    def struct(self, wanted: Mapping[int, Read]) -> dict[int, Any]:
-        """The wanted fields of a struct, by their numbers, as far as it has them.
+    def struct(self, wanted: Wanted, depth: int = 0) -> dict[int, Any]:
+        """The wanted fields of a struct, by their numbers, as far as it has them; others are skipped.
 
         Raises:
-            DamagedError: As all methods.
+            ThriftError: The bytes are damaged, or a wanted field has another type.
         """
         found = {}
         field = 0
-        while kind := self._byte():
-            field = field + (kind >> 4) if kind >> 4 else self._zigzag()
-            read = wanted.get(field)
-            if read is None:
-                self._skip(kind & 15, 0)
+        while head := self._byte():
+            field = field + (head >> 4) if head >> 4 else self._zigzag()
+            kind = head & 15
+            if (form := wanted.get(field)) is None:
+                self._skip(kind, depth)
+            elif form is bool:
+                self._skip(kind, depth)
+                found[field] = True
             else:
-                found[field] = read(kind & 15)
+                found[field] = self._value(kind, form, depth)
         return found
 
-    def number(self, kind: int) -> int:
-        """An integer."""
-        if kind not in _INTEGERS:
-            raise ThriftError(f"expected a number, found type {kind}")
-        return self._zigzag()
-
-    def text(self, kind: int) -> str:
-        """A text."""
-        if kind != _BINARY:
-            raise ThriftError(f"expected a text, found type {kind}")
-        return str(self._take(self._varint()), "utf-8", "replace")
-
-    def list_of(self, read: Callable[[int], Any]) -> Read:
-        """Reads a list, its entries by ``read``."""
-
-        def read_list(kind: int) -> list[Any]:
-            if kind != _LIST:
-                raise ThriftError(f"expected a list, found type {kind}")
+    def _value(self, kind: int, form: Any, depth: int) -> Any:
+        """A value of a type, as the protocol numbers types, which should have the form that is wanted."""
+        if form is int and kind in _INTEGERS:
+            return self._zigzag()
+        if form is str and kind == _BINARY:
+            size = self._varint()
+            begin = self.at
+            self._skip_bytes(size)
+            return str(self._content[begin : self.at], "utf-8", "replace")
+        if isinstance(form, list) and kind == _LIST:
             count, inside = self._list_header()
-            return [read(inside) for _ in range(count)]
-
-        return read_list
-
-    def struct_of(self, wanted: Mapping[int, Read]) -> Read:
-        """Reads a struct; see ``struct``."""
-
-        def read_struct(kind: int) -> dict[int, Any]:
-            if kind != _STRUCT:
-                raise ThriftError(f"expected a struct, found type {kind}")
-            return self.struct(wanted)
-
-        return read_struct
-
-    def presence(self, kind: int) -> bool:
-        """True, of whatever is there."""
-        self._skip(kind, 0)
-        return True
+            return [self._value(inside, form[0], depth) for _ in range(count)]
+        if isinstance(form, Mapping) and kind == _STRUCT:
+            return self.struct(form, depth + 1)
+        name = _NAMES[form if isinstance(form, type) else type(form)]
+        raise ThriftError(f"expected {name}, found type {kind}")
 
     def _skip(self, kind: int, depth: int) -> None:
         if depth > _MOST_NESTED:
@@ -108,10 +92,7 @@ class Compact:
         elif kind == _BINARY:
             self._skip_bytes(self._varint())
         elif kind == _STRUCT:
-            while inside := self._byte():
-                if not inside >> 4:
-                    self._varint()
-                self._skip(inside & 15, depth + 1)
+            self.struct({}, depth + 1)
         elif kind in (_LIST, _SET):
             count, inside = self._list_header()
             self._skip_all(count, (inside,), depth)
@@ -129,7 +110,7 @@ class Compact:
     def _skip_all(self, count: int, kinds: tuple[int, ...], depth: int) -> None:
         for _ in range(count):
             for kind in kinds:
-                # Where it is no field, a boolean takes a byte.
+                # A boolean outside of a struct takes a byte.
                 self._skip(_BYTE if kind in _BOOLEANS else kind, depth + 1)
 
     def _list_header(self) -> tuple[int, int]:
@@ -151,29 +132,30 @@ class Compact:
         return value | byte << shift
 
     def _byte(self) -> int:
-        at = self._at
+        at = self.at
         if at >= len(self._content):
             raise ThriftError("it ends in the middle of a value")
-        self._at = at + 1
+        self.at = at + 1
         return self._content[at]
 
-    def _take(self, size: int) -> bytes:
-        begin = self._at
-        self._skip_bytes(size)
-        return self._content[begin : self._at]
-
     def _skip_bytes(self, size: int) -> None:
-        self._at += size
-        if self._at > len(self._content):
+        self.at += size
+        if self.at > len(self._content):
             raise ThriftError("it ends in the middle of a value")
 
 
 # By the numbers in ``CompressionCodec``.
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 
-# What a value takes in Arrow's memory, by ``Type``: bool, int32, int64, int96, float, double. Then come those
-# that are as long as they are, of one length or not.
+# What a value takes in Arrow's memory, by ``Type``: bool, int32, int64, int96, float, double. The types after
+# these are bytes, whose lengths vary.
 _VALUE_BYTES = (1, 4, 8, 8, 4, 8)
+
+
+# ``FileMetaData`` of parquet.thrift, and what is in it; and ``PageHeader``.
+_COLUMN = {3: [str], **dict.fromkeys((1, 4, 5, 6, 7, 9, 11), int)}
+_FOOTER = {4: [{1: [{1: str, 3: _COLUMN, 8: bool, 9: bool}], 3: int}], 6: str}
+_PAGE = {1: int, 2: int, 3: int, 5: {1: int}, 7: {1: int}, 8: {1: int}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +163,15 @@ class ColumnChunk:
     """The values of one column in one row group; of a nested column there are several.
 
     Attributes:
-        path: Of the column, its names joined by dots; None if that is encrypted.
-        codec: Compression, as Parquet calls it.
+        path: The names of the column, joined by dots; None if they are encrypted.
+        codec: Compression, by Parquet's name.
         start: Offset of its first byte.
-        stop: Behind its last one.
-        decoded_bytes: Of its pages when they are decompressed.
-        values: How many there are, nulls and the marks of empty lists among them.
-        value_bytes: What a value takes when it is decoded, at most; None for strings and bytes.
-        file_path: Of the file it is in, if it is another one.
-        is_encrypted: It cannot be read without a key.
+        stop: Offset behind its last byte.
+        decoded_bytes: Size of its decompressed pages.
+        values: How many values it has, with nulls and the marks of empty lists.
+        value_bytes: The most that a decoded value takes; None for strings and bytes.
+        file_path: Path of the file that it is in, if that is another file.
+        is_encrypted: Whether it cannot be read without a key.
     """
 
     path: str | None
@@ -213,7 +195,7 @@ class GroupChunks:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFooter:
-    """The row groups, and who wrote them."""
+    """The row groups, and the name of the writer."""
 
     groups: list[GroupChunks]
     created_by: str
@@ -225,15 +207,8 @@ def parse_footer(content: bytes) -> ParquetFooter:
     Raises:
         FormatError: It is damaged.
     """
-    thrift = Compact(content)
-    meta = {
-        3: thrift.list_of(thrift.text),
-        **dict.fromkeys((1, 4, 5, 6, 7, 9, 11), thrift.number),
-    }
-    chunk = {1: thrift.text, 3: thrift.struct_of(meta), 8: thrift.presence, 9: thrift.presence}
-    group = {1: thrift.list_of(thrift.struct_of(chunk)), 3: thrift.number}
     try:
-        found = thrift.struct({4: thrift.list_of(thrift.struct_of(group)), 6: thrift.text})
+        found = Compact(content).struct(_FOOTER)
         groups = [GroupChunks(each[3], list(map(_chunk_of, each[1]))) for each in found.get(4, ())]
     except KeyError as error:
         raise FormatError(f"parquet: damaged: the footer lacks field {error.args[0]} of a struct") from error
@@ -241,7 +216,7 @@ def parse_footer(content: bytes) -> ParquetFooter:
         raise FormatError(f"parquet: damaged: the footer cannot be read: {error}") from error
     for number, each in enumerate(groups):
         if each.rows < 0:
-            raise FormatError(f"parquet: damaged: row group {number} is said to have {each.rows} rows")
+            raise FormatError(f"parquet: damaged: row group {number} claims {each.rows} rows")
     return ParquetFooter(groups, found.get(6, ""))
 
 
@@ -252,7 +227,7 @@ def _chunk_of(found: dict[int, Any]) -> ColumnChunk:
         if not is_encrypted:
             raise KeyError(3)
         return ColumnChunk(None, _CODECS[0], 0, 0, 0, 0, None, file_path, True)
-    # A dictionary comes before the data, and some writers say 0 where there is none.
+    # A dictionary comes before the data. Some writers state 0 if there is none.
     start, dictionary = meta[9], meta.get(11, 0)
     if 0 < dictionary < start:
         start = dictionary
@@ -264,15 +239,10 @@ def _chunk_of(found: dict[int, Any]) -> ColumnChunk:
     )
 
 
-# As of a line of JSON. Writers make pages of 1 MiB; of large values, such as images, some put a thousand into
-# one, which compress little.
-_MOST_PAGE_BYTES = 256 << 20
-_MOST_RATIO = 100
-
-# Far above what a page of 1 MiB holds where a value takes a bit: 8 million.
+# Far above what a page of 1 MiB holds if a value takes a bit: 8 million.
 _MOST_VALUES = 1 << 28
 
-# A header has some 50 bytes, and the least and the greatest value besides, which may be long.
+# A header has some 50 bytes, and the least and the greatest value, which may be long.
 _HEADER_BYTES = 256
 _MOST_HEADER_BYTES = 16 << 20
 
@@ -281,14 +251,14 @@ _DICTIONARY_PAGE = 2
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What the header of a page says.
+    """What the header of a page states.
 
     Attributes:
-        is_dictionary: Whether it has the values that pages after it name by number.
-        header_bytes: Of the header.
-        compressed_bytes: Of what follows it.
-        page_bytes: Of that when it is decompressed.
-        values: How many there are, nulls and the marks of empty lists among them.
+        is_dictionary: Whether it has the values that pages after it refer to by number.
+        header_bytes: Length of the header.
+        compressed_bytes: Length of the page behind it.
+        page_bytes: Length of the decompressed page.
+        values: How many values it has, with nulls and the marks of empty lists.
     """
 
     is_dictionary: bool
@@ -300,18 +270,19 @@ class _Page:
 
 @dataclass(slots=True)
 class DecodedSizes:
-    """What the wanted columns of a row group become, as far as the headers of their pages tell.
+    """The size of the decoded columns of a row group, as far as the headers of their pages state it.
 
     Attributes:
-        size_bytes: All of them together, but for what is named in dictionaries of strings and bytes.
-        dictionary_bytes: Of these dictionaries: a row has, in each column that is no list, no more.
+        size_bytes: All columns together, without values from dictionaries of strings and bytes.
+        dictionary_bytes: The size of these dictionaries, which bounds a row's values in columns without
+            lists.
     """
 
     size_bytes: int = 0
     dictionary_bytes: int = 0
 
     def add(self, page: _Page, value_bytes: int | None) -> None:
-        """Count one more page of values of so many bytes each; None for strings and bytes."""
+        """Count a page whose values take so many bytes each; None for strings and bytes."""
         if value_bytes is not None:
             self.size_bytes += 0 if page.is_dictionary else page.values * value_bytes
         elif page.is_dictionary:
@@ -321,11 +292,11 @@ class DecodedSizes:
 
 
 def check_pages(file: io.RawIOBase, chunks: Sequence[ColumnChunk], group: int) -> DecodedSizes:
-    """Look at all pages of a row group that are to be read.
+    """Check all pages of a row group that will be read.
 
     Args:
-        file: Where their bytes are.
-        chunks: Of the wanted columns.
+        file: The file with their bytes.
+        chunks: The chunks of the wanted columns.
         group: Number of the row group, for messages.
 
     Raises:
@@ -343,20 +314,20 @@ def check_pages(file: io.RawIOBase, chunks: Sequence[ColumnChunk], group: int) -
 def _check(page: _Page, what: str) -> None:
     if min(page.compressed_bytes, page.page_bytes, page.values) < 0:
         raise FormatError(f"{what}: damaged: a size is negative")
-    most = max(_MOST_PAGE_BYTES, _MOST_RATIO * page.compressed_bytes)
-    if page.page_bytes > most:
+    if page.page_bytes > (most := most_unpacked(page.compressed_bytes)):
         raise FormatError(
             f"{what}: {page.compressed_bytes} bytes are to become {page.page_bytes}; at most {most} are "
-            "decompressed: it is damaged, or made to use up memory; else write smaller pages (data_page_size)"
+            "decompressed: it is damaged, or made to use up memory; otherwise write smaller pages "
+            "(data_page_size)"
         )
-    # A value of a dictionary takes a bit, at least; elsewhere equal ones may take nothing.
+    # A value of a dictionary takes at least a bit; elsewhere equal values may take nothing.
     most = 8 * page.page_bytes if page.is_dictionary else _MOST_VALUES
     if page.values > most:
         raise FormatError(f"{what}: damaged: it claims {page.values} values; at most {most} are read")
 
 
 def _pages(file: io.RawIOBase, chunk: ColumnChunk, what: str) -> Iterator[_Page]:
-    """Those that pyarrow will read: until the values are there that the footer promises."""
+    """The pages that pyarrow will read, until they have as many values as the footer states."""
     at, values = chunk.start, 0
     while at < chunk.stop and values < chunk.values:
         page = _page_at(file, at, what)
@@ -380,9 +351,6 @@ def _page_at(file: io.RawIOBase, at: int, what: str) -> _Page:
 
 def _parsed(content: bytes) -> _Page:
     thrift = Compact(content)
-    counted = thrift.struct_of({1: thrift.number})
-    found = thrift.struct(
-        {1: thrift.number, 2: thrift.number, 3: thrift.number, 5: counted, 7: counted, 8: counted}
-    )
+    found = thrift.struct(_PAGE)
     header = found.get(5) or found.get(7) or found.get(8) or {1: 0}
     return _Page(found[1] == _DICTIONARY_PAGE, thrift.at, found[3], found[2], header[1])

@@ -1,4 +1,4 @@
-"""What of each shard the user wants: some columns, the rows that a filter keeps, images or their files."""
+"""What the user wants of each shard: some columns, the rows that a filter keeps, images or their files."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import numpy as np
 
 from ..blocks import Columns, OffsetTrail, PickedTrail, Trail
 from ..errors import FormatError
-from .arrow_columns import Features, arrow, check_pyarrow, cut, features_of, told
+from .arrow_columns import Features, arrow, check_pyarrow, cut, features_of, pyarrow_errors
 from .decoder import Selection
 
 _UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
 
-# How an expression shows strings, and a reference by position.
+# A string, and a reference by position, in the text of an expression.
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _POSITION = re.compile(r"FieldPath\(")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is wanted of one shard, whose schema is known.
+    """What is wanted of one shard whose schema is known.
 
     Attributes:
         shown: Names of the columns that become fields, in their order.
-        tested: Names of those that the filter looks at.
-        filters: As in ``Selection``.
-        features: What the schema notes of columns beyond their types.
+        tested: Names of the columns that the filter looks at.
+        filters: See ``Selection``.
+        features: What the schema's metadata say of columns.
     """
 
     shown: tuple[str, ...]
@@ -41,21 +41,21 @@ class Choice:
 
     @property
     def read(self) -> list[str]:
-        """Names of all columns that have to be read."""
+        """Names of all columns that are read."""
         return list(dict.fromkeys((*self.shown, *self.tested)))
 
 
 def make_selection(columns: Iterable[str] | None, filters: Any) -> Selection:
-    """Check what the user wants, without a look at any shard.
+    """Check what the user wants, without looking at a shard.
 
     Args:
         columns: Names; None for all.
-        filters: An expression of ``pyarrow.compute``, or a list of tuples ``(column, op, value)`` that must
-            all hold, or of such lists, of which one must hold, as ``pyarrow.parquet`` takes them.
+        filters: An expression of ``pyarrow.compute``, or what ``pyarrow.parquet`` takes: a list of tuples
+            ``(column, op, value)`` that must all hold, or a list of such lists, one of which must hold.
 
     Raises:
-        TypeError: Names that are no strings, or filters of another kind.
-        ValueError: No column, one named twice, or a filter that is not sound.
+        TypeError: A name is no string, or the filters have another type.
+        ValueError: There is no column, a column is named twice, or the filter is not valid.
         ImportError: pyarrow is not installed.
     """
     if columns is not None:
@@ -80,8 +80,8 @@ def _expression(filters: Any) -> Any:
     if isinstance(filters, pyarrow.compute.Expression):
         if _POSITION.search(_QUOTED.sub("", str(filters))):
             raise ValueError(
-                f"filters={filters} takes a column by its position, which is another one where fewer are "
-                "read; name the column, as in pyarrow.compute.field('n')"
+                f"filters={filters} refers to a column by its position, which changes if fewer are read; "
+                "name the column, as in pyarrow.compute.field('n')"
             )
         return filters
     what = (
@@ -102,7 +102,7 @@ def _expression(filters: Any) -> Any:
 
 
 def _check_lists(filters: Any) -> None:
-    """Refuse a string as the list of ``in``, whose letters pyarrow would take for the values."""
+    """Refuse a string as the list of ``in``: pyarrow would take its letters for the values."""
     for group in filters:
         for term in group if group and isinstance(group, list) else [group]:
             if (
@@ -118,10 +118,10 @@ def _check_lists(filters: Any) -> None:
 
 
 def choose_names(columns: tuple[str, ...] | None, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that are wanted of one shard, which has those of ``names``.
+    """The wanted columns of one shard that has the columns ``names``.
 
     Raises:
-        FormatError: It has not all of them, several of one name, or none at all.
+        FormatError: A wanted column is missing or ambiguous, or there is no column at all.
     """
     shown = names if columns is None else columns
     for name in shown:
@@ -135,12 +135,12 @@ def choose_names(columns: tuple[str, ...] | None, names: tuple[str, ...]) -> tup
 
 
 def choose(selection: Selection, schema: Any) -> Choice:
-    """Hold the selection against the schema of one shard.
+    """Check the selection with the schema of one shard.
 
     Raises:
-        FormatError: It has no such column, or the filter cannot be applied to those it has.
+        FormatError: A column is missing, or the filter cannot be applied to the columns.
     """
-    with told("the schema"):
+    with pyarrow_errors("the schema"):
         names = tuple(schema.names)
     shown = choose_names(selection.columns, names)
     tested = () if selection.filters is None else _tested(selection.filters, schema)
@@ -156,14 +156,15 @@ def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
     try:
         mask_of(schema.empty_table(), filters)
         for name in schema.names:
-            # What is not in the text is not in the expression; of the rest some are only part of a word.
+            # A name that is not in the text is not in the expression; others may be only part of a word
+            # there.
             if name in text:
                 others = schema.remove(schema.get_field_index(name))
                 try:
                     mask_of(others.empty_table(), filters)
                 except failures:
                     tested.append(name)
-        # Some types are only held against each other where there is a row.
+        # pyarrow compares some types only if there is a row.
         row = [pa.nulls(1, schema.field(name).type) for name in tested]
         mask_of(pa.Table.from_arrays(row, tested) if row else schema.empty_table(), filters)
     except failures as error:
@@ -178,10 +179,10 @@ def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
 
 
 def mask_of(table: Any, filters: Any) -> Any:
-    """For each row of a ``pyarrow.Table`` whether it meets the filter; a null does not, as in SQL."""
+    """Whether each row of a ``pyarrow.Table`` meets the filter; a null does not, as in SQL."""
     from pyarrow import acero
 
-    # Not Table.filter: it goes through the threads of pyarrow's own pool, and gives no places of rows.
+    # Table.filter uses the threads of pyarrow's own pool, and does not return the places of rows.
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(without_views(table)))
     test = acero.Declaration("project", acero.ProjectNodeOptions([filters], ["keep"]))
     kept = acero.Declaration.from_sequence([source, test]).to_table(use_threads=False).column("keep")
@@ -189,7 +190,7 @@ def mask_of(table: Any, filters: Any) -> Any:
 
 
 def without_views(table: Any) -> Any:
-    """The same table or batch, its views as other strings and bytes, which pyarrow can compare and pick."""
+    """The same table or batch with views as plain strings and bytes, which pyarrow can compare and pick."""
     pa = arrow()
     for view, plain in (("string_view", "large_string"), ("binary_view", "large_binary")):
         kind = getattr(pa, view)()
@@ -201,7 +202,7 @@ def without_views(table: Any) -> Any:
 
 
 def missing_column(option: str, name: str, names: Iterable[str]) -> str:
-    """What to say of a name that the user gave and the shard has not."""
+    """A message about a column that the user named and the shard lacks."""
     names = list(names)
     near = [each for each in names if each.lower() == name.lower()] or get_close_matches(name, names)
     ask = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -211,8 +212,8 @@ def missing_column(option: str, name: str, names: Iterable[str]) -> str:
 def _hint(what: str) -> str:
     if "timezone" in what:
         return (
-            " (give a datetime with tzinfo, such as datetime(2024, 1, 1, tzinfo=UTC), where the column has a "
-            "time zone, and one without where it has none)"
+            " (pass a datetime with tzinfo, such as datetime(2024, 1, 1, tzinfo=UTC), if the column has a "
+            "time zone, and one without otherwise)"
         )
     return " (compare a column with a value of its own type)" if "type" in what else ""
 
@@ -225,7 +226,7 @@ def _listed(names: Iterable[str], types: Iterable[Any] | None = None) -> str:
     return ", ".join(shown[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-# As many as a person looks at.
+# As many names as are still readable.
 _MOST_NAMES = 30
 
 
@@ -233,14 +234,14 @@ def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns
     """The blocks of one ``pyarrow.RecordBatch``.
 
     Args:
-        batch: With all columns that ``choice`` reads.
-        first: Row of the shard that is the batch's first.
-        start: Row of the shard to begin with.
-        choice: Which columns and rows.
+        batch: A batch with all columns that ``choice`` reads.
+        first: Row in the shard of the batch's first row.
+        start: Row in the shard to begin with.
+        choice: The wanted columns and rows.
 
     Returns:
-        Blocks of some MiB at most, none of them empty; their trails count the rows of the shard, whichever
-        are kept.
+        Blocks of some MiB at most, none of them empty. Their trails count all rows of the shard, not only
+        those that are kept.
     """
     begin = min(max(start - first, 0), len(batch))
     table = batch.slice(begin).select(list(choice.shown))
@@ -258,16 +259,3 @@ def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns
         fields = {name: features.field_of(name, table.column(name).slice(at, size)) for name in choice.shown}
         inside = trail if at == 0 else PickedTrail(trail, range(at, at + size))
         yield Columns(fields, inside)
-
-
-def check_rows(found: int, start_sample: int) -> None:
-    """Hold the rows of a whole shard against those that were had of it before.
-
-    Raises:
-        FormatError: They are fewer.
-    """
-    if found < start_sample:
-        raise FormatError(
-            f"expected at least {start_sample} rows, as many were read from this shard before; found "
-            f"{found}: the shard has changed"
-        )

@@ -1,11 +1,11 @@
-"""Tar shards in the WebDataset layout: ``key.field`` members, adjacent ones with one key a sample.
+"""Tar shards in the WebDataset layout: ``key.field`` members; adjacent ones with the same key are a sample.
 
 Laws:
 
 - A wrong header never ends the shard quietly and never yields wrong bytes: it raises.
-- A shard without an end marker is truncated, even if it stops just between two members: that is
-  what a cut download looks like, and readers that took it for the end have lost samples silently.
-- A body is copied once, from the chunk into its own ``bytes``; a large one as its chunks come, so that it
+- A shard without an end marker is truncated, even if it stops between two members: a cut download
+  looks like that, and readers that take it for the end lose samples silently.
+- A body is copied once, from the chunk into its own ``bytes``; a large one while its chunks come, so it
   is never held twice.
 """
 
@@ -33,8 +33,8 @@ from .tar_layout import (
     read_old_gnu_plan,
 )
 
-# Holes cost the attacker nothing: 1 KiB of headers may claim terabytes. No training sample is known
-# to be sparse by more than this.
+# Holes cost an attacker nothing: 1 KiB of headers may claim terabytes. No training sample is known to have
+# larger holes than this.
 _MAX_HOLE_BYTES = 256 << 20
 
 
@@ -43,12 +43,16 @@ class SampleGroups:
 
     Args:
         first: Index in the shard of the first sample to come.
-        max_bytes: Most bytes that one sample may hold, headers counted in.
+        max_bytes: Most bytes that one sample may have, with its headers.
+
+    Attributes:
+        sample: The open sample.
+        sample_bytes: Its size, with the member that was opened last and all headers.
     """
 
     __slots__ = (
-        "_block_bytes", "_ends", "_first", "_hole_bytes", "_key", "_max_bytes", "_sample",
-        "_sample_bytes", "_samples", "ended", "full", "header_offset", "restartable",
+        "_block_bytes", "_ends", "_first", "_hole_bytes", "_key", "_max_bytes", "_samples",
+        "ended", "full", "header_offset", "restartable", "sample", "sample_bytes",
     )  # fmt: skip
 
     def __init__(self, first: int, max_bytes: int) -> None:
@@ -62,8 +66,8 @@ class SampleGroups:
         self._ends: list[int] = []
         self._block_bytes = 0
         self._key: str | None = None
-        self._sample: Sample = {}
-        self._sample_bytes = 0
+        self.sample: Sample = {}
+        self.sample_bytes = 0
         self._hole_bytes = 0
 
     @property
@@ -71,22 +75,17 @@ class SampleGroups:
         """Index in the shard of the sample being read."""
         return self._first + len(self._samples)
 
-    @property
-    def sample_bytes(self) -> int:
-        """Of the open sample, with the member that was opened last and all headers."""
-        return self._sample_bytes
-
     def open_field(self, name: str, begin: int, size: int, plan: SparsePlan | None) -> str | None:
-        """Start a member; the field it fills, or None if its name is no sample's.
+        """Start a member; returns its field, or None if its name is not that of a sample.
 
         Args:
             name: The member's path.
-            begin: Offset of its first header, extensions included.
+            begin: Offset of its first header, with extensions.
             size: Stored length of its body in bytes.
-            plan: How it unfolds, if it is sparse.
+            plan: How it is expanded, if it is sparse.
 
         Raises:
-            FormatError: The field is there already, or the sample gets too long.
+            FormatError: The sample has the field already, or becomes too long.
         """
         start = name.rfind("/") + 1
         dot = name.find(".", start)
@@ -97,14 +96,14 @@ class SampleGroups:
         if key != self._key:
             self.close_sample(begin)
             self._key = key
-            self._sample = {"__key__": key}
-        if field in self._sample:
+            self.sample = {"__key__": key}
+        if field in self.sample:
             raise FormatError(f"tar: duplicate field {field!r} in sample {key!r}")
         if plan is not None:
             self._hole_bytes += max(plan.real_size - size, 0)
             size = max(plan.real_size, size)
-        self._sample_bytes += size + BLOCK
-        if self._sample_bytes > self._max_bytes or self._hole_bytes > _MAX_HOLE_BYTES:
+        self.sample_bytes += size + BLOCK
+        if self.sample_bytes > self._max_bytes or self._hole_bytes > _MAX_HOLE_BYTES:
             self._refuse(name, size)
         return field
 
@@ -115,19 +114,15 @@ class SampleGroups:
             f"tar: {name!r} of {size} bytes brings its sample over max_member_bytes={self._max_bytes}"
         )
 
-    def put(self, field: str, body: bytes) -> None:
-        """Fill a field of the open sample."""
-        self._sample[field] = body
-
     def close_sample(self, end: int) -> None:
-        """Complete the open sample, if there is one; a decoder started at ``end`` goes on after it."""
+        """Complete the open sample, if there is one; a decoder started at ``end`` continues behind it."""
         if self._key is None:
             return
-        self._samples.append(self._sample)
+        self._samples.append(self.sample)
         self._ends.append(end)
-        self._block_bytes += self._sample_bytes
+        self._block_bytes += self.sample_bytes
         self._key = None
-        self._sample_bytes = 0
+        self.sample_bytes = 0
         self._hole_bytes = 0
         if self._block_bytes >= MAX_BLOCK_BYTES or len(self._samples) >= MAX_BLOCK_SAMPLES:
             self.full = True
@@ -152,7 +147,7 @@ _SPARSE_PAIR = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
 
 
 class _Extension:
-    """What the headers in front of a member said about it."""
+    """What the extension headers in front of a member state about it."""
 
     __slots__ = ("kinds", "long_name", "pairs", "records")
 
@@ -163,7 +158,7 @@ class _Extension:
         self.pairs: list[tuple[bytes, bytes]] = []
 
     def add(self, kind: bytes, body: bytes) -> None:
-        if kind in self.kinds:  # tar programs differ on which one counts
+        if kind in self.kinds:  # tar programs differ in which one they use
             raise FormatError(f"tar: two {kind.decode()!r} headers in front of one member")
         self.kinds.add(kind)
         if kind == b"L":
@@ -176,7 +171,7 @@ class _Extension:
                     self.records[key] = value
 
     def apply(self, name: str, size: int) -> tuple[str, int, SparsePlan | None]:
-        # An empty value takes a global record back (POSIX).
+        # An empty value removes a global record (POSIX).
         records = {key: value for key, value in self.records.items() if value}
         path = records.get(b"GNU.sparse.name", records.get(b"path"))
         if path is not None and self.long_name is not None:  # tar programs differ here too
@@ -194,7 +189,7 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
     """Parse a tar from ``offset`` (a member's first header) on, and group its members in ``samples``.
 
     Raises:
-        FormatError: Without places; ``samples`` knows them.
+        FormatError: Without offset and sample, which ``samples`` has.
     """
     shared: dict[bytes, bytes] = {}
     begin = offset
@@ -218,7 +213,7 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
             offset += map_bytes
         if kind in _REGULAR and (field := samples.open_field(name, begin, size, plan)) is not None:
             body = (yield size) if size else b""
-            samples.put(field, body if plan is None else expand_sparse(plan, body))
+            samples.sample[field] = body if plan is None else expand_sparse(plan, body)
         else:
             size = _body_size(name, size, kind)
             yield -size
@@ -243,19 +238,19 @@ def _read_extension(
         extension.add(kind, body)
         return extension
     for key, value in parse_pax_records(body):
-        if key.startswith(b"GNU.sparse."):  # would lay one file's map over all that follow
+        if key.startswith(b"GNU.sparse."):  # would apply one file's map to all that follow
             raise FormatError("tar: a sparse map in a global header")
         if key in (b"path", b"size"):
             shared[key] = value
-            # Who restarts behind this header would not know of it.
+            # A decoder that is started behind this header would miss it.
             samples.restartable = False
     return extension
 
 
 def _body_size(name: str, size: int, kind: bytes) -> int:
-    """The bytes that follow a member which is no sample's field."""
+    """The bytes behind the header of a member that is no field of a sample."""
     if kind == b"M":
-        raise FormatError(f"tar: {name!r} goes on from another volume; multi-volume tars are not read")
+        raise FormatError(f"tar: {name!r} continues another volume; multi-volume tars are not supported")
     # V7 tar had no type for directories, only the slash.
     return 0 if kind in _BODILESS or (kind == b"\0" and name.endswith("/")) else size
 
@@ -273,19 +268,18 @@ def _read_end(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]
         found = "other bytes after the end marker"
 
 
-# Pieces of less than this wait for the last one and are joined, which is faster than to grow a buffer.
+# Pieces of less than this wait for the last one and are joined, which is faster than growing a buffer.
 _GATHER_BYTES = 8 << 20
 
 
 class TarDecoder(Decoder):
     """Decode a tar shard into samples ``{"__key__": key, field: bytes, ...}``.
 
-    The key is the directory and the base name up to its first dot, the field the rest in lower case:
-    ``a/b.seg.PNG`` is field ``seg.png`` of sample ``a/b``. Names without a field and names that start
-    with a dot are skipped, and so is all that is no regular file: directories, devices, links (a
-    hard link holds no bytes of its own; write such shards with ``tar --hard-dereference``).
-    V7, ustar, GNU and PAX headers are read; sparse members are expanded, by at most 256 MiB of zeros
-    a sample.
+    The key is the directory and the base name up to its first dot; the field is what follows, in lower
+    case: ``a/b.seg.PNG`` is field ``seg.png`` of sample ``a/b``. Names without a field, names that start
+    with a dot, and everything but regular files are skipped: directories, devices, links (a hard link
+    holds no bytes of its own; write such shards with ``tar --hard-dereference``). V7, ustar, GNU and PAX
+    headers are supported; sparse members are expanded, by at most 256 MiB of zeros a sample.
 
     The end of a tar is two zero blocks. One zero block at the end of the input is accepted, as by GNU
     tar, because it proves that the writer had finished; none is a truncated shard.
@@ -295,17 +289,16 @@ class TarDecoder(Decoder):
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``; offsets in trails and errors stay those of the whole shard.
         max_member_bytes: Most bytes that a member, and a sample with its headers, may have. The
-            default of 4 GiB is above any sample that fits a batch, and low enough that a header which
-            claims more is caught before memory is filled.
+            default of 4 GiB is above any sample that fits a batch, and low enough to refuse a header that
+            claims more before it fills the memory.
 
     Raises:
-        ValueError: A negative argument.
+        ValueError: An argument is negative.
     """
 
     def __init__(
         self, *, start_sample: int = 0, start_byte: int = 0, max_member_bytes: int = 4 << 30
     ) -> None:
-        super().__init__()
         if min(start_sample, start_byte, max_member_bytes) < 0:
             raise ValueError("start_sample, start_byte and max_member_bytes must be 0 or more")
         self._samples = SampleGroups(start_sample, max_member_bytes)
@@ -319,7 +312,7 @@ class TarDecoder(Decoder):
         self._fed = start_byte
 
     def check_room(self, compressed_bytes: int) -> None:
-        # Of the member that is being read the sample counts what its header claims.
+        # The sample's size counts all that the header of the open member claims.
         held = self._samples.sample_bytes - max(self._need - self._held, 0)
         if held <= (most := most_unpacked(compressed_bytes)):
             return
@@ -370,7 +363,7 @@ class TarDecoder(Decoder):
         if end > len(chunk):
             return at
         self._hold(memoryview(chunk)[at:end])
-        # Not copied: the buffer is a ``bytes`` of its own, handed out by whoever lets go of it.
+        # getvalue() does not copy: it returns the buffer, since nothing else uses it.
         whole = b"".join(self._pieces) if self._large is None else self._large.getvalue()
         self._pieces = []
         self._large = None

@@ -1,7 +1,7 @@
-"""The parts of a tar: headers, PAX records, sparse members, and the index that may lie beside one.
+"""The parts of a tar: headers, PAX records, sparse members, and the index that may lie beside a tar.
 
 Sources: POSIX.1-2017 ``pax`` (ustar and pax interchange format); GNU tar manual, "Basic Tar Format" and
-"Storing Sparse Files"; ``wds2idx`` of NVIDIA DALI. No number is trusted: one out of its range raises
+"Storing Sparse Files"; ``wds2idx`` of NVIDIA DALI. No number is trusted: one that is out of range raises a
 FormatError.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import adler32
 
@@ -19,10 +19,10 @@ from .decoder import describe_bytes
 BLOCK = 512
 ZERO_BLOCK = bytes(BLOCK)
 
-# Extension bodies are held whole before anything in them is known to be sane. Real ones are some
-# hundred bytes; 1 MiB leaves room for stored xattrs and for fragmented sparse maps.
+# Extension bodies are held whole before they are checked. Real ones have some hundred bytes; 1 MiB leaves
+# room for stored xattrs and for fragmented sparse maps.
 MAX_EXTENSION_BYTES = 1 << 20
-# PATH_MAX is 4096 on Linux, 32767 on Windows: longer is no name, and names are kept as keys.
+# PATH_MAX is 4096 on Linux, 32767 on Windows. Names are kept as keys.
 MAX_NAME_BYTES = 1 << 16
 _MAX_NUMBER = (1 << 63) - 1  # what off_t holds
 
@@ -42,17 +42,17 @@ def parse_header(block: bytes) -> tuple[str, int, bytes]:
         :func:`os.fsdecode`, so that different names stay different.
 
     Raises:
-        FormatError: Wrong checksum, or a size that is no number of 0 to 2**63-1.
+        FormatError: The checksum is wrong, or the size is no number from 0 to 2**63-1.
     """
     name, size_field, sum_field, kind, magic, prefix = _FIELDS.unpack(block)
-    # adler32's low half is 1 + the sum of the bytes mod 65521: the one C loop over bytes that the
-    # stdlib has. 256 x 255 + 1 < 65521, so the sum is exact of a header that is half of zeros, as they are.
+    # adler32's low half is 1 + the sum of the bytes mod 65521; the standard library has no other C loop that
+    # sums bytes. 256 x 255 + 1 < 65521, so the sum is exact if half of the header is zeros, as it mostly is.
     if block.count(0) >= BLOCK // 2:
         total = adler32(block) & 0xFFFF
     else:
         total = (adler32(block[: BLOCK // 2]) & 0xFFFF) + (adler32(block[BLOCK // 2 :]) & 0xFFFF) - 1
     total += 256 - (adler32(sum_field) & 0xFFFF)  # its own field counts as eight spaces
-    if sum_field != b"%06o\0 " % total:  # the way nearly everybody writes it
+    if sum_field != b"%06o\0 " % total:  # the usual form
         _check_sum(block, sum_field, total)
     digits = size_field[:11]
     if digits.isdigit() and size_field[11] == 0 and not (b"8" in digits or b"9" in digits):
@@ -60,7 +60,7 @@ def parse_header(block: bytes) -> tuple[str, int, bytes]:
     else:
         size = parse_number(size_field, "size")
     name = name.partition(b"\0")[0]
-    # Old GNU headers ("ustar  ") keep times where POSIX has the prefix.
+    # Old GNU headers ("ustar  ") have times in place of the prefix of POSIX.
     if prefix[0] and magic.startswith(b"ustar\0"):
         name = prefix.partition(b"\0")[0] + b"/" + name
     return str(name, "utf-8", "surrogateescape"), size, kind
@@ -75,7 +75,7 @@ def _check_sum(block: bytes, sum_field: bytes, total: int) -> None:
         ) from None
     if stored == total:
         return
-    # Some historic tars summed signed chars; both sums are accepted, as by GNU tar.
+    # Some historic tars summed signed chars. GNU tar accepts both sums, too.
     high = sum(byte > 127 for byte in block[:148] + block[156:])
     if stored != total - 256 * high:
         raise FormatError(
@@ -88,7 +88,7 @@ def parse_number(field: bytes, what: str) -> int:
     """A numeric header field: octal digits, or GNU's base-256 if the first bit is set.
 
     Raises:
-        FormatError: Not octal, negative, or above 2**63-1.
+        FormatError: It is not octal, negative, or above 2**63-1.
     """
     if field[0] & 0x80:
         value = int.from_bytes(bytes((field[0] & 0x7F,)) + field[1:], "big")
@@ -106,14 +106,14 @@ def parse_number(field: bytes, what: str) -> int:
 
 def parse_decimal(field: bytes, what: str) -> int:
     """A decimal number of a PAX record or a sparse map; only digits, at most 2**63-1."""
-    # Not int() alone: it takes signs, underscores and blanks, and is quadratic in long input.
+    # int() alone accepts signs, underscores and blanks, and takes quadratic time for long input.
     if not _DECIMAL.fullmatch(field) or (value := int(field)) > _MAX_NUMBER:
         raise FormatError(f"tar {what}: expected a decimal number, found {field[:40]!r}")
     return value
 
 
 def checked_name(raw: bytes) -> str:
-    """A member's name from an extension header, which may be long but not endless."""
+    """A member's name from an extension header, if it is not too long."""
     if len(raw) > MAX_NAME_BYTES:
         raise FormatError(f"tar: a name of {len(raw)} bytes; at most {MAX_NAME_BYTES} are read")
     if b"\0" in raw or not raw:
@@ -125,19 +125,19 @@ def parse_pax_records(body: bytes) -> list[tuple[bytes, bytes]]:
     """The records ``"%d %s=%s\\n"`` of a PAX header, in order; keys may repeat (sparse 0.0).
 
     Raises:
-        FormatError: A record's length is no number, too short for the record itself, or past the
-            end. A length of 0 or less once sent CPython's tarfile into a loop (CVE-2025-8194).
+        FormatError: A record's length is no number, too short for the record itself, or beyond the
+            end. A length of 0 or less once made CPython's tarfile loop forever (CVE-2025-8194).
     """
     records = []
     at = 0
     while at < len(body):
         if body[at] == 0 and not body[at:].strip(b"\0"):
-            break  # some writers count the padding in
+            break  # some writers include the padding in the size
         space = body.find(b" ", at, at + 20)
         if space < 0:
             raise FormatError(f"tar PAX record: expected a length, found {body[at : at + 40]!r}")
         end = at + parse_decimal(body[at:space], "PAX record length")
-        # Strictly behind the blank, so that every turn goes forward.
+        # The end is behind the blank, so every turn of the loop moves forward.
         if not space < end - 1 < len(body) or body[end - 1] != 0x0A:
             raise FormatError(f"tar PAX record: wrong length in {body[at : at + 40]!r}")
         key, equals, value = body[space + 1 : end - 1].partition(b"=")
@@ -150,18 +150,18 @@ def parse_pax_records(body: bytes) -> list[tuple[bytes, bytes]]:
 
 Region = tuple[int, int]
 
-# Held as tuples before a byte of data is seen. 65536 regions of one file system block (4 KiB) are
-# 256 MiB, which is also the most that holes may add to a sample.
+# Regions are held as tuples before any data comes. 65536 regions of one file system block (4 KiB) are 256
+# MiB, which is also the most that holes may add to a sample.
 _MAX_REGIONS = 1 << 16
 
 
 @dataclass(slots=True)
 class SparsePlan:
-    """How a sparse member unfolds.
+    """How a sparse member is expanded.
 
     Args:
         real_size: Length of the expanded file in bytes.
-        regions: ``(offset, length)`` of each stored run; None if the map opens the body (PAX 1.0).
+        regions: ``(offset, length)`` of each stored run; None if the body begins with the map (PAX 1.0).
     """
 
     real_size: int
@@ -169,7 +169,7 @@ class SparsePlan:
 
 
 def read_old_gnu_plan(block: bytes) -> Generator[int, bytes, tuple[SparsePlan, int]]:
-    """The plan of a typeflag ``S`` header, and the bytes of map blocks asked for behind it."""
+    """The plan of a typeflag ``S`` header, and the number of bytes of the map blocks behind it."""
     regions = _old_gnu_regions(block, 386, 4)
     more = block[482]
     map_bytes = 0
@@ -196,7 +196,7 @@ def _old_gnu_regions(block: bytes, at: int, count: int) -> list[Region]:
 def pax_sparse_plan(
     records: Mapping[bytes, bytes], pairs: Sequence[tuple[bytes, bytes]]
 ) -> SparsePlan | None:
-    """The plan that a PAX header tells of, or None if the member is not sparse.
+    """The plan in a PAX header, or None if the member is not sparse.
 
     Args:
         records: The ``GNU.sparse.*`` records by key.
@@ -237,7 +237,7 @@ def expand_sparse(plan: SparsePlan, stored: bytes) -> bytes:
     """The whole file: stored runs at their places, zeros between.
 
     Raises:
-        FormatError: Regions overlap, are out of order, pass the end, or do not fit the stored bytes.
+        FormatError: Regions overlap, are out of order, are beyond the end, or do not fit the stored bytes.
     """
     at = 0
     regions = plan.regions
@@ -249,7 +249,7 @@ def expand_sparse(plan: SparsePlan, stored: bytes) -> bytes:
     for index, (offset, length) in enumerate(regions):
         if offset < filled or offset + length > plan.real_size:
             raise FormatError(f"tar sparse map: region {index} overlaps, is unordered or past the end")
-        # GNU tar pads each region to whole blocks, others do not; they agree where there is no pad.
+        # GNU tar pads each region to whole blocks, others do not; they agree if no padding is needed.
         if length % BLOCK and any(size for _, size in regions[index + 1 :]):
             raise FormatError(f"tar sparse map: region {index} of {length} bytes is not whole blocks")
         if at + length > len(stored):
@@ -264,7 +264,7 @@ def expand_sparse(plan: SparsePlan, stored: bytes) -> bytes:
 
 
 def _leading_map(stored: bytes) -> tuple[list[Region], int]:
-    """The map of PAX 1.0: lines of one number, the count of regions first, padded to a block."""
+    """The map of PAX 1.0: lines of one number, with the count of regions first, padded to a block."""
     end = stored.find(b"\n")
     count = parse_decimal(stored[: max(end, 0)], "sparse map")
     if count > _MAX_REGIONS:
@@ -278,27 +278,27 @@ def _leading_map(stored: bytes) -> tuple[list[Region], int]:
     return _pairs(numbers), at + (-at % BLOCK)
 
 
-#: Of a million samples with four members each.
+#: The index of a million samples with four members each.
 MOST_IDX_BYTES = 256 << 20
 
-# Behind the last member there are two blocks of zeros, and as many as make a record of it.
+# Behind the last member there are two blocks of zeros, and more to fill a record.
 _END_BYTES = 2 * BLOCK
 _MOST_END_BYTES = 1 << 20
 
-# Of version and member: extension, offset, size, and name.
+# The words for each member, by version: extension, offset, size, and name.
 _WORDS = {"v1.1": 3, "v1.2": 4}
 
-_STALE = "the .idx beside it is of another shard, or older than this one; make it anew, or index without it"
+_STALE = "the .idx beside it is of another shard, or older; make it again, or index without it"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlace:
-    """A member, by the index.
+    """A member in the index.
 
     Attributes:
         begin: Offset of its body.
-        size_bytes: Of that.
-        name: None if the index does not tell.
+        size_bytes: Length of its body.
+        name: None if the index does not state it.
     """
 
     begin: int
@@ -313,11 +313,11 @@ class MemberPlace:
 
 @dataclass(frozen=True)
 class TarIndex:
-    """What an index says of a tar.
+    """The content of an index.
 
     Attributes:
         ends: Where each sample ends and a decoder may begin, ``(samples,)``, rising.
-        looked_at: Some members, by which one can tell whether it is of this tar.
+        looked_at: Some members, to check whether the index is of this tar.
     """
 
     ends: Sequence[int]
@@ -332,7 +332,7 @@ def idx_beside(url: str) -> str:
     """Where the index of a tar is: ``train-000.idx`` beside ``train-000.tar``.
 
     Raises:
-        ValueError: The name does not end with ``.tar``; what is compressed as a whole has no offsets.
+        ValueError: The name does not end with ``.tar``; a tar that is compressed as a whole has no offsets.
     """
     path, mark, query = url.partition("?") if "://" in url else (url, "", "")
     if not path.lower().endswith(".tar"):
@@ -346,11 +346,11 @@ def parse_idx(content: bytes, length: int) -> TarIndex:
     """Read an index.
 
     Args:
-        content: All of it.
-        length: Of the tar.
+        content: The content of the file.
+        length: Length of the tar.
 
     Raises:
-        FormatError: It is none, of another version, or damaged; or of another tar than one of this length.
+        FormatError: It is no index, has another version, is damaged, or belongs to a tar of another length.
     """
     if len(content) > MOST_IDX_BYTES:
         raise FormatError(f"idx: longer than {MOST_IDX_BYTES} bytes")
@@ -365,7 +365,7 @@ def parse_idx(content: bytes, length: int) -> TarIndex:
             f"{first[:80]!r}"
         )
     if len(lines) != int(count):
-        raise FormatError(f"idx: the first line promises {count} samples, found {len(lines)}; is it cut?")
+        raise FormatError(f"idx: the first line promises {count} samples, found {len(lines)}; truncated?")
     ends, members = [], []
     stop = 0
     key: str | None = None
@@ -388,10 +388,10 @@ def parse_idx(content: bytes, length: int) -> TarIndex:
 
 
 def check_member(member: MemberPlace, header: bytes) -> None:
-    """Hold a member against the block before its body.
+    """Compare a member with the block before its body.
 
     Raises:
-        FormatError: It is not the header of that member.
+        FormatError: The block is not the header of that member.
     """
     try:
         name, size_bytes, _ = parse_header(header)
@@ -399,7 +399,7 @@ def check_member(member: MemberPlace, header: bytes) -> None:
         raise FormatError(
             f"no member is before byte {member.begin}: {_STALE}", offset=member.begin
         ) from error
-    # Names that are long, or no ASCII, are in an extension, and but a part of them here.
+    # A long or non-ASCII name is in an extension, and only a part of it is here.
     is_short = member.name is not None and member.name.isascii() and len(member.name) < 100
     if size_bytes != member.size_bytes or (is_short and name != member.name):
         raise FormatError(
@@ -410,13 +410,13 @@ def check_member(member: MemberPlace, header: bytes) -> None:
 
 
 def check_end(content: bytes, stop: int) -> None:
-    """Hold what is behind the last sample, from byte ``stop`` on, against the end of a tar.
+    """Check the bytes behind the last sample, from byte ``stop`` on.
 
     Raises:
-        FormatError: There is something else than zeros.
+        FormatError: There is something other than zeros.
     """
     if content.strip(b"\0"):
-        raise FormatError(f"the shard goes on behind byte {stop}: {_STALE}", offset=stop)
+        raise FormatError(f"the shard continues behind byte {stop}: {_STALE}", offset=stop)
 
 
 def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
@@ -424,15 +424,13 @@ def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
     found = line.split(" ")
     if len(found) % words or not found[0]:
         raise _fault(number, f"{len(found)} words, which are no members of {words} each")
-    return [*_each(found, words, number)]
-
-
-def _each(found: Sequence[str], words: int, number: int) -> Iterator[MemberPlace]:
+    members = []
     for at in range(0, len(found), words):
         offset, size = found[at + 1 : at + 3]
         if not (_is_number(offset) and _is_number(size)):
             raise _fault(number, f"no offset and size: {offset[:40]!r}, {size[:40]!r} (no blanks in names)")
-        yield MemberPlace(int(offset), int(size), found[at + 3] if words > 3 else None)
+        members.append(MemberPlace(int(offset), int(size), found[at + 3] if words > 3 else None))
+    return members
 
 
 def _is_number(text: str) -> bool:
@@ -440,7 +438,7 @@ def _is_number(text: str) -> bool:
 
 
 def _key_of(name: str, number: int) -> str:
-    """What samples are told apart by; see ``SampleGroups``."""
+    """The key of the sample that a member belongs to; see ``SampleGroups``."""
     start = name.rfind("/") + 1
     dot = name.find(".", start)
     if dot <= start or dot == len(name) - 1:

@@ -1,9 +1,9 @@
 """TFRecord: records between checksums, each a ``tf.train.Example`` of bytes, floats and integers.
 
-A record is ``u64 length, u32 crc(length), bytes, u32 crc(bytes)`` in little-endian order; the checksums are
+A record is ``u64 length, u32 crc(length), bytes, u32 crc(bytes)`` in little-endian order. The checksums are
 masked CRC-32C (``tensorflow/core/lib/io/record_writer.h``, ``core/lib/hash/crc32c.h``), the messages those of
 ``tensorflow/core/example/example.proto``. Nothing is used before its checksum was verified. A shard that was
-cut between two records looks whole from here; that it had its full length is for the store to check.
+cut between two records looks whole here; the store checks that it had its full length.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 class TfRecordDecoder(Decoder):
     """Decode a shard into samples ``{name: values, ...}``, a field for each feature.
 
-    Whatever their number, values are ``list[bytes]``, ``(n,) float32`` or ``(n,) int64``, so that a feature
-    has one type in all samples; a feature without a list is an empty ``list``.
+    Values are always ``list[bytes]``, ``(n,) float32`` or ``(n,) int64``, so a feature has the same type in
+    all samples; a feature without a list is an empty ``list``.
 
     Args:
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_record_bytes: Longest record held; 256 MiB, as of lines.
-        pass_over: Called for each record whose bytes are damaged or no Example, with what would be raised for
-            it; the record keeps its index. None: it is raised, as is always a damaged length, behind which
-            nothing can be found.
+        max_record_bytes: The longest record; 256 MiB, as for lines.
+        pass_over: Called for each record whose bytes are damaged or no Example, with the error that would be
+            raised; the record keeps its index. None: the error is raised. A damaged length always raises,
+            since nothing can be found behind it.
     """
 
     def __init__(
@@ -51,7 +51,6 @@ class TfRecordDecoder(Decoder):
         max_record_bytes: int = 256 << 20,
         pass_over: PassOver | None = None,
     ) -> None:
-        super().__init__()
         self._index = start_sample
         self._at = start_byte  # offset of the record that is open
         self._max_record_bytes = max_record_bytes
@@ -90,7 +89,7 @@ class TfRecordDecoder(Decoder):
             raise FormatError(what, offset=self._at, sample=self._index)
 
     def _records(self, run: bytes) -> tuple[list[int], list[int], FormatError | None]:
-        """Where records begin whose lengths are there, these lengths, and what is wrong with the next one."""
+        """Where records with a valid length begin, these lengths, and what is wrong with the next one."""
         starts, lengths = [], []
         at = 0
         while at + _HEAD_BYTES <= len(run):
@@ -112,7 +111,7 @@ class TfRecordDecoder(Decoder):
         return starts[:bad], lengths[:bad], FormatError(f"tfrecord: {what}")
 
     def _decode_records(self, run: bytes, starts: list[int], lengths: list[int]) -> Iterator[Block]:
-        """The blocks of whole records, whose lengths are right."""
+        """The blocks of complete records with valid lengths."""
         if not starts:
             return
         begins = np.array(starts, np.int64) + _HEAD_BYTES
@@ -158,7 +157,7 @@ _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _FIRST, _SECOND, _THIRD = (number << 3 | _BYTES for number in (1, 2, 3))
 _MOST_SHIFT = 63
 
-# Fewer bytes of integers are read one by one: that takes less than the calls into NumPy.
+# Integers of fewer bytes are read one by one: that takes less time than the calls into NumPy.
 _FEW_BYTES = 48
 
 
@@ -178,7 +177,7 @@ def _example_of(content: bytes) -> Sample:
 
 
 def _feature_of(content: bytes, at: int, stop: int) -> Any:
-    """The values of ``Feature``: one of BytesList, FloatList and Int64List, of which the last one counts."""
+    """The values of ``Feature``: the last one of its BytesList, FloatList and Int64List."""
     kind = 0
     parts: list[tuple[int, int]] = []
     for tag, begin, end in _fields(content, at, stop, _FIRST, _SECOND, _THIRD):
@@ -186,7 +185,7 @@ def _feature_of(content: bytes, at: int, stop: int) -> Any:
         kind = tag
     if kind in (0, _FIRST):
         return [content[b:e] for part in parts for _, b, e in _fields(content, *part, _FIRST)]
-    # One by one or packed, values are the same bytes.
+    # Packed or not, values are the same bytes.
     alone = 1 << 3 | (_FIXED_32 if kind == _SECOND else _VARINT)
     raw = b"".join(content[b:e] for part in parts for _, b, e in _fields(content, *part, _FIRST, alone))
     if kind == _THIRD:
@@ -218,7 +217,7 @@ def _fields(content: bytes, at: int, stop: int, *known: int) -> Iterator[tuple[i
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of 64 bits at most, and where it ends."""
+    """A number of at most 64 bits, and where it ends."""
     byte = content[at]
     if byte < 0x80:
         return byte, at + 1
@@ -234,7 +233,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _integers(raw: bytes) -> NDArray[np.int64]:
-    """The numbers of varints end to end, of which negative ones have ten bytes."""
+    """The numbers of varints end to end; negative ones have ten bytes."""
     if raw.isascii():  # a byte each
         return np.frombuffer(raw, np.uint8).astype(np.int64)
     if len(raw) < _FEW_BYTES:
@@ -262,8 +261,8 @@ def _integers(raw: bytes) -> NDArray[np.int64]:
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
 _MASK = 0xA282EAD8
 
-# In NumPy, bytes are looked up a pair at a time, in all stripes of a run at once. In a run of 1 MiB longer
-# stripes are too few, and to put shorter ones together takes more lookups.
+# In NumPy, bytes are looked up in pairs, in all stripes of a run at once. A run of 1 MiB has too few longer
+# stripes, and combining shorter ones takes more lookups.
 _STRIPE_BYTES = 128
 
 
@@ -272,7 +271,7 @@ def _masked(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def _stored(run: bytes, places: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The checksums that stand there."""
+    """The checksums at these places."""
     octets: NDArray[np.uint8] = np.frombuffer(run, np.uint8)[places[:, None] + np.arange(4)]
     return octets.view("<u4")[:, 0]
 
@@ -297,13 +296,13 @@ def _length_tables() -> NDArray[np.uint32]:
 
 def _crc_of_lengths(run: bytes, starts: NDArray[np.int64]) -> NDArray[np.uint32]:
     octets = np.frombuffer(run, np.uint8)[starts[:, None] + np.arange(8)]
-    octets[:, :4] ^= 0xFF  # what the register begins with
+    octets[:, :4] ^= 0xFF  # the register begins with ones
     crcs: NDArray[np.uint32] = np.bitwise_xor.reduce(_length_tables()[np.arange(8), octets], axis=1)
     return ~crcs
 
 
 def _registers(stripes: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """What the register holds behind each of ``(n, bytes)`` stripes, if it was 0 before."""
+    """The register behind each of ``(n, bytes)`` stripes, if it was 0 before."""
     table = _pair_table()
     crcs = np.zeros(len(stripes), np.uint32)
     for pairs in np.ascontiguousarray(stripes.view("<u2").T):
@@ -312,7 +311,7 @@ def _registers(stripes: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 
 def _crcs(run: bytes, begins: list[int], lengths: list[int]) -> NDArray[np.uint32]:
-    """The CRC-32C of each record, by google-crc32c where that is installed in C."""
+    """The CRC-32C of each record, by google-crc32c if its C version is installed."""
     try:
         import google_crc32c
     except ImportError:
@@ -325,10 +324,10 @@ def _crcs(run: bytes, begins: list[int], lengths: list[int]) -> NDArray[np.uint3
 
 
 def _crcs_by_numpy(run: bytes, begins: list[int], lengths: list[int]) -> NDArray[np.uint32]:
-    """The same: stripes of all records at once, which are then put together.
+    """The same in NumPy: stripes of all records at once, which are then combined.
 
-    Zeros in front of a record change nothing in a register of 0; that it begins with ones is the same as if
-    the first four bytes were inverted.
+    Zeros in front of a record do not change a register of 0. A register that begins with ones is the same as
+    inverting the first four bytes.
     """
     size = _STRIPE_BYTES
     view, zeros = memoryview(run), bytes(size)
@@ -349,7 +348,7 @@ def _crcs_by_numpy(run: bytes, begins: list[int], lengths: list[int]) -> NDArray
         behind >>= 1
         step = _shifted(step, step)
     joined: NDArray[np.uint32] = np.bitwise_xor.reduceat(crcs, stops - counts)
-    # Of a record of fewer than four bytes, ones are left in the register.
+    # A record of fewer than four bytes leaves ones in the register.
     ones = np.uint64(0xFFFF_FFFF) >> (8 * np.minimum(lengths, 4)).astype(np.uint64)
     return ~(joined ^ ones.astype(np.uint32))
 
@@ -363,7 +362,7 @@ def _shift_of(size: int) -> NDArray[np.uint32]:
 
 
 def _shifted(crcs: NDArray[np.uint32], step: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Registers behind the zeros of ``step``: a table of 256 entries for each of their bytes."""
+    """Registers behind the zeros of ``step``, by a table of 256 entries for each of their bytes."""
     shifted = np.zeros(len(crcs), np.uint32)
     octets = crcs.astype("<u4").view(np.uint8).reshape(-1, 4)
     bits = (np.arange(256)[:, None] >> np.arange(8) & 1).astype(bool)

@@ -195,12 +195,12 @@ async def _answer() -> int:
 def test_coroutines_and_generators_say_which_slip_made_them() -> None:
     forgotten = _answer()
     assert note_of([{"x": forgotten}]).endswith(
-        "; nobody awaited it: give .map the async def function itself, or await it in one"
+        "; it was never awaited: pass the async def function itself to .map, or await it in one"
     )
     forgotten.close()
     many = (number for number in range(2))
     assert note_of([many]).endswith(
-        "; a function with yield gives many: .map takes one that returns a sample"
+        "; a function with yield makes many values: .map takes one that returns a sample"
     )
 
 

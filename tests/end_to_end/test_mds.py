@@ -324,7 +324,7 @@ def test_an_index_that_lies_of_a_shard_is_found_out(
         (lambda index: index["shards"][0]["raw_data"].update(hashes={"md5": "zz"}), "hexadecimal"),
         (lambda index: index["shards"][0]["raw_data"].update(hashes={"md5": "00" * 9999}), "hexadecimal"),
         (lambda index: index["shards"][0]["raw_data"].update(bytes=-1), r">= 0 .*raw_data\.bytes"),
-        (lambda index: index["shards"][0].update(column_names=["a"]), "not as many"),
+        (lambda index: index["shards"][0].update(column_names=["a"]), "sizes of columns differ"),
         (
             lambda index: index["shards"][0].update(raw_data=None, zip_data={"basename": "a", "bytes": 1}),
             "compression",
@@ -353,7 +353,7 @@ def test_shards_of_text_and_folders_without_an_index_say_what_to_do(
     for format, separator, advice in (
         ("tsv", None, r"format='tsv'\)"),
         ("xsv", "\t", r"format='csv', delimiter='\\t'\)"),
-        ("xsv", "::", "separated by '::', and only one character is read as that"),
+        ("xsv", "::", "separated by '::', but a separator must be one character"),
     ):
         for shard in index["shards"]:
             shard.update(format=format, separator=separator)

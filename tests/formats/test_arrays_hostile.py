@@ -88,7 +88,7 @@ HUGE = "0x" + "f" * 9000
     [
         (b"", "npy: truncated: it is empty"),
         (b"<html>" * 10, "expected the magic b'\\x93NUMPY', found b'<html>'; the bytes look like a web page"),
-        (gzip.compress(NPY), "look like gzip, and an array cannot be read in parts when it is compressed"),
+        (gzip.compress(NPY), "look like gzip; an array is not supported when it is compressed as a whole"),
         (NPZ, "look like a zip archive"),
         (pickle.dumps(MATRIX), "expected the magic"),
         (NPY[:6] + b"\4\0" + NPY[8:], "expected version 1.0, 2.0 or 3.0 of the format, found 4.0"),
@@ -138,7 +138,7 @@ def test_what_is_no_array_of_values_is_refused(content: bytes, says: str) -> Non
 def test_an_array_of_objects_is_refused_before_its_pickle_is_read() -> None:
     out = io.BytesIO()
     np.save(out, np.array([{}, None], object), allow_pickle=True)
-    assert "is a pickle, which may run any code and is not read" in str(fault("npy", out.getvalue()))
+    assert "is a pickle, which may run any code and is not supported" in str(fault("npy", out.getvalue()))
     out = io.BytesIO()
     np.savez(out, a=np.array([{}, None], object))
     assert "npz: member 'a.npy': an array of objects is a pickle" in str(fault("npz", out.getvalue()))
@@ -147,7 +147,7 @@ def test_an_array_of_objects_is_refused_before_its_pickle_is_read() -> None:
 def test_too_much_in_fortrans_order_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncloader.formats.npy._MOST_HELD_BYTES", 400)
     content = npy(np.asfortranarray(MATRIX))
-    assert "480 bytes would be held at once; at most 400 are: save numpy.ascontiguousarray" in str(
+    assert "480 bytes would be held at once; at most 400 are allowed: save numpy.ascontiguousarray" in str(
         fault("npy", content)
     )
     assert len(read("npy", content, start=10).rows) == 10
@@ -162,7 +162,7 @@ def test_what_all_arrays_of_an_archive_would_hold_is_bounded(monkeypatch: pytest
     assert "and 960 bytes would be held at once; at most 500" in str(fault("npz", both))
     assert len(read("npz", both, columns=["b"]).rows) == 20
     monkeypatch.setattr("asyncloader.formats.npz.MOST_ROW_BYTES", 31)
-    assert "a row of all arrays has 32 bytes; at most 31 are read" in str(fault("npz", NPZ))
+    assert "a row of all arrays has 32 bytes; at most 31 are allowed" in str(fault("npz", NPZ))
     assert len(read("npz", NPZ, columns=["a"]).rows) == 20
     monkeypatch.setattr("asyncloader.formats.npz._MOST_ARRAYS", 1)
     assert "2 arrays would be read; at most 1 are" in str(fault("npz", NPZ))
@@ -223,7 +223,7 @@ END = NPZ.rindex(b"PK\5\6")
         (archive(("a.npy", b"x")), "member 'a.npy': expected the magic"),
         (archive(("a.npy", b"")), "member 'a.npy': truncated: it is empty"),
         (archive(("a.npy", NPY), ("b.npy", npy(np.arange(7)))), "found 'a' 20, 'b' 7; choose those"),
-        (archive(("a.npy", npy(np.zeros(3, [("x", "i4")])))), "member 'a.npy' is of a structure"),
+        (archive(("a.npy", npy(np.zeros(3, [("x", "i4")])))), "member 'a.npy' is a structure"),
         (archive(("a.npy", NPY + b"\0")), "with its header, and the member has 609"),
         (archive(("a.npy", NPY[:-1])), "with its header, and the member has 607"),
         (archive(("a.npy", NPY), how=zipfile.ZIP_LZMA), "is compressed by method 14"),
@@ -231,8 +231,8 @@ END = NPZ.rindex(b"PK\5\6")
         (patched(NPZ, END + 12, b"\xff\xff\0\0"), "the directory of the archive cannot be read"),
         (patched(NPZ, entry(NPZ) + 8, b"\1"), "member 'a.npy' is encrypted"),
         (patched(NPZ, entry(NPZ, 1) + 42, bytes(4)), "its header is not where the directory"),
-        (patched(NPZ, entry(NPZ, 1) + 20, b"\0\0\1\0"), "damaged: stored, and of"),
-        (patched(NPZ, entry(NPZ, 1) + 20, b"\0\0\1\0\0\0\1\0"), "is said to be at bytes"),
+        (patched(NPZ, entry(NPZ, 1) + 20, b"\0\0\1\0"), "damaged: stored, but"),
+        (patched(NPZ, entry(NPZ, 1) + 20, b"\0\0\1\0\0\0\1\0"), "its header places it at bytes"),
         (patched(NPZ, entry(NPZ) + 16, bytes(4)), "member 'a.npy': damaged: expected the CRC-32 00000000"),
         (patched(DEFLATED, entry(DEFLATED) + 16, bytes(4)), "damaged: expected the CRC-32 00000000"),
         (patched(NPZ, NPZ.index(b"NUMPY") + 300, b"\xff"), "damaged: expected the CRC-32"),
@@ -244,7 +244,7 @@ def test_what_is_no_archive_of_arrays_is_refused(content: bytes, says: str) -> N
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_two_arrays_of_one_name_are_refused() -> None:
-    assert "two members have one name" in str(fault("npz", archive(("a.npy", NPY), ("a.npy", NPY))))
+    assert "two members have the same name" in str(fault("npz", archive(("a.npy", NPY), ("a.npy", NPY))))
 
 
 def test_a_deflated_array_that_lies_about_its_size_is_refused() -> None:

@@ -303,7 +303,7 @@ def test_small_messages_of_one_chunk_are_not_copied_over_and_over() -> None:
 
 @pytest.mark.parametrize("filters", [pc.field(0) > 3, (pc.field("x") > 3) & (pc.field(0, 1) == 1)], ids=str)
 def test_a_filter_by_position_is_refused(filters: Any) -> None:
-    with pytest.raises(ValueError, match=r"takes a column by its position.*name the column"):
+    with pytest.raises(ValueError, match=r"refers to a column by its position.*name the column"):
         make_selection(None, filters)
     make_selection(None, pc.field("text") == 'a "FieldPath(0)')
 
@@ -369,7 +369,7 @@ def test_arrays_of_another_shape_than_noted_are_an_error(value: Any, found: str)
     column = pa.array([[[1, 2, 3], [4, 5, 6]], value], pa.list_(pa.list_(pa.int32())))
     features = {"m": {"_type": "Array2D", "shape": [2, 3]}}
     for kind, content in noted({"m": column}, features):
-        with pytest.raises(FormatError, match=f"column 'm' should have arrays of shape .*{found}"):
+        with pytest.raises(FormatError, match=f"column 'm': expected arrays of shape .*{found}"):
             read(kind, content)
 
 

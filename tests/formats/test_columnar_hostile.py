@@ -72,7 +72,7 @@ def test_a_stream_ends_with_its_end_marker_and_nothing_behind_it(legacy: bool) -
         (b"<html>" * 100, "expected the magic b'PAR1', found b'<htm'; the bytes look like a web page"),
         (
             gzip.compress(PARQUET),
-            "look like gzip, and a compressed file cannot be read in parts: decompress it",
+            "look like gzip; Parquet is not supported when it is compressed as a whole: decompress it",
         ),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         (b"PAR1" + bytes(100), "truncated or damaged: expected the magic b'PAR1' at the end"),
@@ -96,7 +96,7 @@ def test_what_is_no_parquet_is_told(content: bytes, says: str) -> None:
             b"<html>" * 100,
             "expected the magic b'ARROW1' or a stream of messages, found b'<html>'; the bytes look",
         ),
-        (gzip.compress(ARROW["polars-file"]), "look like gzip, and Arrow is not read when it is compressed"),
+        (gzip.compress(ARROW["polars-file"]), "look like gzip; Arrow is not supported when it is compressed"),
         (PARQUET, "the bytes look like Parquet"),
         (b"FEA1" + bytes(100), "Feather version 1"),
         (
@@ -171,7 +171,7 @@ def test_columns_and_filters_that_do_not_fit_are_told_with_what_there_is(name: s
         assert says in told and there in told
     zoned = pa.table({"at": pa.array([naive], pa.timestamp("us", "UTC"))})
     told = str(fault("parquet", written(zoned), filters=[("at", ">", naive)]))
-    assert "give a datetime with tzinfo" in told and "'at' (timestamp[us, tz=UTC])" in told
+    assert "pass a datetime with tzinfo" in told and "'at' (timestamp[us, tz=UTC])" in told
 
 
 def test_views_of_strings_are_filtered_and_filtered_by() -> None:

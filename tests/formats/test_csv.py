@@ -45,8 +45,8 @@ def test_a_long_field_is_read() -> None:
     ("body", "message"),
     [
         (b"", "found nothing"),
-        (b"a,a\n", "a name of its own for each field"),
-        (b"a,\n1,2\n", "a name of its own for each field"),
+        (b"a,a\n", "different names of the fields"),
+        (b"a,\n1,2\n", "different names of the fields"),
         (b"a,b\n1,2\n3\n", r"expected 2 fields, as the first record has, found 1 \(line 4\)"),
         (b'a,b\n1,"2\n', r"unexpected end of data \(line 2\)"),
         (b'a,b\n1,"2"x\n', r"expected after"),

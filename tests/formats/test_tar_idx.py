@@ -48,7 +48,7 @@ def decoded(tar: bytes, sample: int = 0, byte: int = 0) -> list[object]:
         (b"v2.0 1\n", "expected v1.1 or v1.2"),
         (b"v1.2 x\n", "expected v1.1 or v1.2"),
         (b"v1.2 0\n", "the last sample ends at byte 0 of"),
-        (b"v1.2 2\ncls 512 3 a.cls\n", "the first line promises 2 samples, found 1; is it cut?"),
+        (b"v1.2 2\ncls 512 3 a.cls\n", "the first line promises 2 samples, found 1; truncated?"),
         (b"v1.2 1\n\n", "line 2: 1 words, which are no members of 4 each"),
         (b"v1.2 1\ncls 512 3\n", "line 2: 3 words, which are no members of 4 each"),
         (b"v1.1 1\ncls 512 3 a.cls\n", "line 2: 4 words, which are no members of 3 each"),
@@ -72,11 +72,11 @@ def test_what_is_no_index_of_such_a_tar_is_refused(content: bytes, says: str) ->
 def test_an_index_of_another_tar_is_told_by_its_members_and_the_end() -> None:
     index = parse_idx(idx_of(TAR), len(TAR))
     for member, other in zip(index.looked_at, MEMBERS[2::2], strict=False):
-        with pytest.raises(FormatError, match="older than this one"):
+        with pytest.raises(FormatError, match="is of another shard, or older"):
             check_member(member, make_tar([other])[:512])
-    with pytest.raises(FormatError, match=r"no member is before byte|older than this one"):
+    with pytest.raises(FormatError, match=r"no member is before byte|is of another shard, or older"):
         check_member(index.looked_at[0], bytes(512))
-    with pytest.raises(FormatError, match="goes on behind byte 4096"):
+    with pytest.raises(FormatError, match="continues behind byte 4096"):
         check_end(bytes(600) + b"x", 4096)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.formats.offsets import gathered, joined, values_of
+from asyncloader.formats.offsets import Values
 
 RUN = np.random.default_rng(0).bytes(4000)
 
@@ -19,9 +19,10 @@ def test_values_are_what_lies_there(gaps: list[int], size: int, is_lent: bool) -
     starts = np.cumsum([0, *gaps], dtype=np.int64)[: len(gaps)]
     stops = starts + size
     expected = [RUN[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    assert values_of(run, starts, stops) == expected
-    assert joined(run, starts, stops).tobytes() == b"".join(expected)
-    rows = gathered(run, starts, size)
+    values = Values(run, starts, stops)
+    assert values.bytes() == expected
+    assert values.joined().tobytes() == b"".join(expected)
+    rows = values.gathered(size)
     assert rows.shape == (len(gaps), size) and [row.tobytes() for row in rows] == expected
     assert rows.flags.writeable and not np.shares_memory(rows, np.frombuffer(RUN, np.uint8))
 
@@ -31,7 +32,7 @@ def test_taking_out_large_values_takes_little_more_than_they_do() -> None:
     starts = np.cumsum(np.arange(20) % 3 + size) - size
     run = bytes(int(starts[-1]) + size)
     tracemalloc.start()
-    gathered(run, starts, size)
+    Values(run, starts, starts + size).gathered(size)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2.2 * len(run)
