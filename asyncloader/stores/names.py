@@ -162,7 +162,7 @@ class _Numbers:
         padded = any(bound.startswith("0") and len(bound) > 1 for bound in (first, last))
         self._width = max(len(first), len(last)) if padded else 0
         self._numbers = range(low, high + 1)
-        self.count = len(self._numbers)
+        self.count: int = len(self._numbers)
 
     def at(self, index: int) -> str:
         return f"{self._numbers[index]:0{self._width}}"
@@ -186,7 +186,7 @@ class _Either:
     def __init__(self, options: Sequence[_Pattern]) -> None:
         self._options = options
         self._firsts = [0, *accumulate(option.count for option in options)]
-        self.count = self._firsts.pop()
+        self.count: int = self._firsts.pop()
 
     def at(self, index: int) -> str:
         option = bisect_right(self._firsts, index) - 1
@@ -213,7 +213,7 @@ class _Pattern:
                     self._parts.append((pattern[begin:first], choice))
                     begin = partners[first] + 1
         self._tail = pattern[begin:]
-        self.count = prod(choice.count for _, choice in self._parts)
+        self.count: int = prod(choice.count for _, choice in self._parts)
 
     def at(self, index: int) -> str:
         name = self._tail
