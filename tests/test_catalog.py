@@ -63,7 +63,7 @@ def test_a_range_and_a_list_of_its_names_have_one_state() -> None:
     names = [f"https://me:SENTINEL@h/{number:02}.tar?x=SENTINEL" for number in range(8, 12)]
     states = [al.DataLoader(al.from_urls(urls)).state_dict() for urls in (pattern, names)]
     assert states[0] == states[1]
-    assert json.loads(states[0]["recipe"])["urls_sha256"] == hashlib.sha256(shown.encode()).hexdigest()
+    assert json.loads(states[0]["dataset"])["urls_sha256"] == hashlib.sha256(shown.encode()).hexdigest()
     al.DataLoader(al.from_urls(names)).load_state_dict(states[0])
 
 

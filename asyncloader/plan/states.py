@@ -22,9 +22,10 @@ from .topology import World
 #   own lanes.
 # * No dict in it, and no list of dicts, could have other keys in a loader that a rank loads it into.
 #   ``torch.distributed.checkpoint`` saves such values key by key, and loads those keys alone that the loader
-#   has at that moment: half a recipe would look like a whole one. Hence the recipe is a text.
+#   has at that moment: half a description would look like a whole one. So the dataset is described in a text.
 
-_VERSION = 2
+# Versions 1 and 2 called the dataset by another name; 1 had a turn instead of rows.
+_VERSION = 3
 
 # Enough to see a pattern in, such as every eighth, which is one machine's.
 _NAMED = 16
@@ -110,7 +111,7 @@ def write_state(state: State) -> dict[str, Any]:
     """The state as a new dict of JSON values."""
     return {
         "version": _VERSION,
-        "recipe": json.dumps(state.recipe),
+        "dataset": json.dumps(state.recipe),
         "world_size": state.world_size,
         "epoch": min(part.epoch for part in state.parts.values()),
         "ranks": {str(rank): _to_entry(part) for rank, part in sorted(state.parts.items())},
@@ -125,7 +126,6 @@ def _to_entry(part: StatePart) -> list[Any]:
         [lane, part.rows[lane].batches, int(part.rows[lane].done), *map(values.get, paths)]
         for lane, values in leaves.items()
     ]
-    # Of a rank that was one process and not stopped, as most are, the first releases read it too.
     more = [part.replicas, 1] if part.is_stopped else [part.replicas] if part.replicas > 1 else []
     return [part.epoch, [list(path) for path in paths], rows, *more]
 
@@ -153,7 +153,7 @@ def refuse_torchdatas(state: object) -> None:
 
 
 def read_state(state: Any) -> State:
-    """What ``write_state`` wrote, now or in the first release.
+    """Read what ``write_state`` wrote.
 
     Raises:
         ValueError: It is nothing of the kind, lacks entries, or was edited.
@@ -170,28 +170,22 @@ def read_state(state: Any) -> State:
             "expected the state of a stream (from_urls, from_iterable), but got that of a dataset that "
             "torch's own loop reads, which has no lanes"
         )
-    if state["version"] not in (1, _VERSION):
+    if state["version"] != _VERSION:
         raise ValueError(
             f"expected a state of version {_VERSION}, but got version {state['version']!r}; "
             "load it with the release that saved it"
         )
-    missing = _KEYS[state["version"]] - state.keys()
+    missing = {"dataset", "world_size", "ranks"} - state.keys()
     if missing:
         raise ValueError(f"the state lacks {sorted(missing)}; was it cut or edited?")
     try:
-        read = _read_first_version(state) if state["version"] == 1 else _read_entries(state)
+        read = _read_entries(state)
         fits = _fits(read)
     except (AttributeError, LookupError, TypeError, ValueError):
         fits = False
     if not fits:
         raise ValueError("the state's rows do not fit its own lanes and ranks; was it edited?")
     return read
-
-
-_KEYS = {
-    1: {"recipe", "rank", "world_size", "epoch", "turn", "positions"},
-    2: {"recipe", "world_size", "ranks"},
-}
 
 
 def _read_entries(state: Mapping[str, Any]) -> State:
@@ -205,24 +199,7 @@ def _read_entries(state: Mapping[str, Any]) -> State:
         }
         replicas, is_stopped = more + [1, 0][len(more) :]
         parts[int(rank)] = StatePart(epoch, rows, replicas, is_stopped == 1)
-    return State(json.loads(state["recipe"]), state["world_size"], parts)
-
-
-def _read_first_version(state: Mapping[str, Any]) -> State:
-    """A state with a turn among the rank's lanes, where now there are rows.
-
-    It says how many batches the lanes have delivered together. They are dealt so that the turns go on as
-    they did; where a lane had run dry the sum may come out smaller, which a progress bar shows.
-    """
-    rank, turn, table = state["rank"], state["turn"], state["positions"]
-    lanes = rank_lanes(state["recipe"]["lanes"], World(rank, state["world_size"]))
-    starts = {int(lane): _to_position(table["fields"], values) for lane, values in table["lanes"].items()}
-    if not 0 <= turn < len(lanes) or (batches := state.get("batches", 0)) < 0:
-        raise ValueError
-    had_their_turn = starts.keys() & set(lanes[:turn])
-    rounds = max(batches - len(had_their_turn), 0) // max(len(starts), 1)
-    rows = {lane: Row(start, rounds + (lane in had_their_turn)) for lane, start in starts.items()}
-    return State(state["recipe"], state["world_size"], {rank: StatePart(state["epoch"], rows)})
+    return State(json.loads(state["dataset"]), state["world_size"], parts)
 
 
 def _to_position(paths: Sequence[Sequence[str]], values: Sequence[Any]) -> Position:
@@ -407,13 +384,12 @@ def load_state(
 
 
 def saved_recipe(state: Any) -> Mapping[str, Any]:
-    """What a state says of its dataset; nothing where it is no state, which loading it will refuse."""
+    """What a state says of its dataset; nothing if it is no state, which loading it reports."""
     try:
-        recipe = state["recipe"]
-        recipe = json.loads(recipe) if isinstance(recipe, str) else recipe
+        described = json.loads(state["dataset"])
     except (LookupError, TypeError, ValueError):
         return {}
-    return recipe if isinstance(recipe, Mapping) else {}
+    return described if isinstance(described, Mapping) else {}
 
 
 def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> dict[str, Any]:

@@ -246,7 +246,7 @@ def test_a_state_of_whole_shards_is_refused_amid_an_epoch_and_taken_between_two(
     next(iter(again))
     with pytest.raises(ValueError, match="the shards' index was known then"):
         al.DataLoader(whole, 2, lanes=2).load_state_dict(again.state_dict())
-    assert "dealt" in str(state["recipe"])
+    assert "dealt" in str(state["dataset"])
 
 
 def test_pieces_of_a_shard_share_the_copy_in_the_cache(tmp_path: Path) -> None:

@@ -464,12 +464,12 @@ def _in_order(corpus: Corpus) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda state: state | {"version": 99}, "expected a state of version 2, but got version 99"),
+        (lambda state: state | {"version": 99}, "expected a state of version 3, but got version 99"),
         (lambda state: {"loader": 1}, "no 'version'"),
         (lambda state: "state", "but got str"),
         (lambda state: {k: v for k, v in state.items() if k != "ranks"}, r"lacks \['ranks'\]"),
         (lambda state: state | {"ranks": {"0": [0, [], [[7, 1, 0]]]}}, "do not fit"),
-        (lambda state: state | {"recipe": "{}"}, "do not fit"),
+        (lambda state: state | {"dataset": "{}"}, "do not fit"),
         (lambda state: {"version": 1, "kind": "torch", "batches": 3}, "expected the state of a stream"),
     ],
 )

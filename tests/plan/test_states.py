@@ -266,16 +266,16 @@ def test_rows_that_there_cannot_be_are_refused(ranks: Any) -> None:
         load({**state, "ranks": ranks})
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, "{", "[]", json.dumps({**RECIPE, "lanes": "8"})])
-def test_a_recipe_that_is_none_is_refused(recipe: Any) -> None:
-    state = {**save_state(Cursor(3, LANES), RECIPE, WORLD), "recipe": recipe}
+@pytest.mark.parametrize("described", [RECIPE, "{", "[]", json.dumps({**RECIPE, "lanes": "8"})])
+def test_a_description_that_is_none_is_refused(described: Any) -> None:
+    state = {**save_state(Cursor(3, LANES), RECIPE, WORLD), "dataset": described}
     with pytest.raises(ValueError, match="was it edited"):
         load(state)
 
 
-def test_the_recipe_is_told_of_whatever_is_a_state() -> None:
-    assert saved_recipe(four[0]) == saved_recipe({"recipe": RECIPE}) == RECIPE
-    others: list[Any] = [{}, "state", None, {"recipe": "{"}, {"recipe": "[]"}, {"recipe": {}}]
+def test_what_a_state_says_of_its_dataset_is_read_of_whatever_it_is() -> None:
+    assert saved_recipe(four[0]) == RECIPE
+    others: list[Any] = [{}, "state", None, {"dataset": "{"}, {"dataset": "[]"}, {"dataset": {}}]
     assert [saved_recipe(other) for other in others] == [{}] * 6
 
 
@@ -319,76 +319,13 @@ def test_what_has_become_an_index_is_told_once() -> None:
     assert "sizes" not in load_dealt(sized, indexed, ROWS) + load_dealt(indexed, sized, ROWS)
 
 
-# --- states of the first release, with a turn instead of rows ---
+# --- states of older versions ---
 
 
-def saved_by_first_release(lengths: dict[int, int], batches: int) -> dict[str, Any]:
-    """The state after so many batches of lanes that have these numbers of them."""
-    delivered = dict.fromkeys(LANES, 0)
-    turn = 0
-    for _ in range(batches):
-        while delivered[LANES[turn]] == lengths[LANES[turn]]:
-            turn = (turn + 1) % len(LANES)
-        delivered[LANES[turn]] += 1
-        turn = (turn + 1) % len(LANES)
-    came = {str(lane): [count] for lane, count in delivered.items() if count}
-    return {
-        "version": 1,
-        "recipe": RECIPE,
-        "rank": 1,
-        "world_size": 2,
-        "epoch": 3,
-        "turn": turn,
-        "batches": batches,
-        "positions": {"fields": [["sample"]], "lanes": came},
-    }
-
-
-@given(st.fixed_dictionaries({lane: st.integers(0, 6) for lane in LANES}), st.data())
-def test_a_state_of_the_first_release_goes_on_in_the_order_it_had(
-    lengths: dict[int, int], data: st.DataObject
-) -> None:
-    total = sum(lengths.values())
-    batches = data.draw(st.integers(0, total))
-    state = saved_by_first_release(lengths, batches)
-    cursor = load(through_json(state))
-    assert cursor.epoch == 3
-    at = {int(lane): count for lane, (count,) in state["positions"]["lanes"].items()}
-    assert {lane: row.position for lane, row in cursor.rows.items()} == {
-        lane: {"sample": count} for lane, count in at.items()
-    }
-    assert cursor.batches <= batches, "nobody may take the epoch for over"
-    if min(lengths.values()) * len(LANES) > batches:
-        assert cursor.batches == batches
-    turn = state["turn"]
-    in_turn = [lane for lane in [*LANES[turn:], *LANES[:turn]] if at.get(lane, 0) < lengths[lane]]
-    assert [lane for lane, _ in cursor.turns() if at.get(lane, 0) < lengths[lane]] == in_turn
-
-
-def test_a_state_of_the_first_release_need_not_say_how_many_batches_there_were() -> None:
-    state = saved_by_first_release(dict.fromkeys(LANES, 5), 6)
-    del state["batches"]
-    assert [lane for lane, _ in load(state).turns()] == [5, 7, 1, 3]
-
-
-def test_states_of_the_first_release_merge() -> None:
-    ours = saved_by_first_release(dict.fromkeys(LANES, 5), 6)
-    theirs = {**ours, "rank": 0, "positions": {"fields": [], "lanes": {}}, "turn": 0, "batches": 0}
-    merged = merge_states([ours, theirs])
-    assert merged["version"] == 2
-    assert {lane: row.batches for lane, row in load(merged, World()).rows.items()} == {1: 2, 3: 2, 5: 1, 7: 1}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"turn": 5},
-        {"batches": -1},
-        {"positions": []},
-        {"positions": {"fields": [], "lanes": {"2": []}}},
-        {"positions": {"fields": [["shard"]], "lanes": {"1": []}}},
-    ],
-)
-def test_a_state_of_the_first_release_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="was it edited"):
-        load(saved_by_first_release(dict.fromkeys(LANES, 5), 6) | change)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_state_of_an_older_version_is_refused_by_its_version(version: int) -> None:
+    state = save_state(Cursor(3, LANES), RECIPE, WORLD)
+    older = {"recipe": state.pop("dataset"), **state, "version": version}
+    with pytest.raises(ValueError, match=f"version 3, but got version {version}; load it with the release"):
+        load(older)
+    assert saved_recipe(older) == {}
