@@ -378,6 +378,14 @@ class TestBesideShardsOfAWebServer:
             with pytest.raises(TypeError, match="none was looked for, since index=None was given"):
                 len(loader)
 
+    def test_a_server_out_of_reach_is_an_error_of_the_shards(self) -> None:
+        with testing.serve({}) as server:
+            url = server.url  # nothing listens there any more
+        with pytest.raises(StoreError, match="connection failed") as caught:
+            al.from_urls([f"{url}/s-{number}.tar" for number in range(3)], network=NetworkPolicy(attempts=1))
+        assert caught.value.shard == f"{url}/s-0.tar"
+        assert any(f"{url}/asyncloader-index.json" in note for note in caught.value.__notes__)
+
     def test_nothing_is_asked_where_there_is_no_beside(self, tmp_path: Path) -> None:
         write(tmp_path)
         with testing.serve(tmp_path) as server, testing.serve(tmp_path) as other:

@@ -1,4 +1,4 @@
-"""A shard's bytes on disk, complete or growing, as its readers in this process see them and wait for them."""
+"""A shard's bytes on disk, complete or growing, as readers in this process wait for and read them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from ..formats.digest import Digest, open_digest
 from ..types import Buffer
 from .folder import HEADER_BYTES, MARK_BYTES, READ_ONLY, STRETCH_BYTES, SUMS_BYTES, CopyState, Header, mark_of
 
-# Work on files in threads, and who closes a descriptor that a thread may still be using.
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -36,14 +34,14 @@ def _close(found: _Closable | None) -> None:
 
 
 class Descriptor:
-    """An open file. It is closed when its last holder has let go and no thread works on it any more.
+    """An open file. It is closed when its last holder has closed it and no thread works on it any more.
 
-    A thread cannot be cancelled. Were the descriptor closed under it, its number could be another file's
-    by the time the thread writes.
+    A thread cannot be cancelled. If the descriptor was closed meanwhile, its number could be that of another
+    file by the time the thread writes.
 
     Args:
         number: The descriptor.
-        folder: Of the folder it is in, kept open as long, for work that uses both.
+        folder: Of its folder, which is kept open as long, for work that uses both.
     """
 
     def __init__(self, number: int, folder: Descriptor | None = None) -> None:
@@ -52,13 +50,13 @@ class Descriptor:
         self._folder = folder and folder.share()
 
     def share(self) -> Descriptor:
-        """The same, for one more holder."""
+        """This descriptor, for one more holder."""
         assert self._holders, "this file was closed"
         self._holders += 1
         return self
 
     def close(self) -> None:
-        """Let go of it; once for each holder."""
+        """To be called once by each holder."""
         self._holders -= 1
         if not self._holders:
             os.close(self.number)
@@ -66,23 +64,23 @@ class Descriptor:
                 self._folder.close()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``work(...)`` in a thread, this file being open. If cancelled, the thread goes on to its end."""
+        """Run ``work(...)`` in a thread, this file being open. If cancelled, the thread still finishes it."""
         return await asyncio.shield(self._begin(partial(work, *args, **kwargs)))
 
     async def acquire(self, work: Callable[[], C], give_up: Callable[[C], object] = _close) -> C:
-        """What ``work()`` opens, in a thread, this file being open.
+        """What ``work()`` opens in a thread, while this file is kept open.
 
         Args:
             work: Cannot be stopped.
-            give_up: If cancelled meanwhile, called with what ``work`` has opened as soon as it is there, this
-                file still being open; closes it, by default.
+            give_up: If this is cancelled, called with what ``work`` has opened, while this file is still
+                open; closes it by default.
         """
         self.share()
         opening = self._begin(work)
         try:
             return await opened(opening, give_up)
         finally:
-            # Behind what gives it up, which is called as one of these too.
+            # After ``give_up``, which is such a callback too.
             opening.add_done_callback(lambda _: self.close())
 
     def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -92,14 +90,14 @@ class Descriptor:
         return working
 
 
-# The checksums of a cached file: made while it is filled, and compared with all that is ever read of it.
+# The checksums of a cached file: made while it is filled, and compared at every read.
 #
-# A file is verified as a whole once a run, by its digest, and marked; what becomes of it on the disk from
-# then on, only the checksums of its stretches show. Each stretch has its own, so that a read within a shard
-# costs no more than the stretches that it touches. Blocking, to be called in threads.
+# A file is verified as a whole once in a run, by its digest, and marked. Damage after that is found by the
+# checksums of its stretches. Each stretch has its own, so a read within a shard costs only the stretches that
+# it touches. Blocking, to be called in threads.
 
-# As they follow each other in the table, with the length of one. The second is for whoever can compute it, at
-# six times the speed: see ``digest``.
+# In the order of the table, with the length of one. The second is six times as fast where the installation
+# can compute it: see ``digest``.
 _ALGORITHMS = ("crc32", "crc32c")
 _SUM_BYTES = SUMS_BYTES // len(_ALGORITHMS)
 
@@ -107,7 +105,7 @@ _READ_BYTES = 2 << 20
 
 
 class DamagedCopyError(Exception):
-    """A file does not hold what was put into it."""
+    """A file does not contain what was written to it."""
 
 
 def has_crc32c() -> bool:
@@ -119,7 +117,7 @@ class Sums:
     """Makes the checksums of a file that is filled from its start to its end.
 
     Args:
-        header: What is coming.
+        header: Of the file.
     """
 
     def __init__(self, header: Header) -> None:
@@ -128,7 +126,7 @@ class Sums:
         self._digests = self._open_digests()
 
     def add(self, number: int, chunk: Buffer) -> None:
-        """Count the next bytes, and write the checksums of the stretches that end in them."""
+        """Add the next bytes, and write the checksums of the stretches that end in them."""
         rest = memoryview(chunk)
         while rest:
             begin = self._filled - self._filled % STRETCH_BYTES
@@ -148,10 +146,10 @@ class Sums:
 
 
 class Stretches:
-    """Reads a file, and gives nothing that was not held against its checksum.
+    """Reads a file, and returns only bytes that match their checksum.
 
     Args:
-        header: What the file holds.
+        header: Of the file.
     """
 
     def __init__(self, header: Header) -> None:
@@ -159,10 +157,10 @@ class Stretches:
         self._algorithm = "crc32c" if header.crc32c and has_crc32c() else "crc32"
 
     def read(self, number: int, start: int, stop: int) -> list[Buffer]:
-        """Bytes of the shard, of stretches that are filled.
+        """Bytes of the shard, from stretches that are filled.
 
         Raises:
-            DamagedError: A stretch is not what was put there, or not there any more.
+            DamagedCopyError: A stretch is not what was written, or missing.
             OSError: The disk cannot read it.
         """
         first = start - start % STRETCH_BYTES
@@ -172,7 +170,7 @@ class Stretches:
             stretch = self._read_stretch(number, begin)
             at = _sums_at(begin) - _sums_at(first) + _ALGORITHMS.index(self._algorithm) * _SUM_BYTES
             digest = open_digest(self._algorithm)
-            assert digest is not None, "found to be there"
+            assert digest is not None, "has_crc32c has found it"
             digest.update(stretch)
             if digest.digest() != sums[at : at + _SUM_BYTES]:
                 raise DamagedCopyError
@@ -193,15 +191,15 @@ class Stretches:
 
 
 def _sums_at(offset: int) -> int:
-    """Where the checksums of the stretch stand that a byte of the shard is in."""
+    """The offset in the file of the checksums for the stretch with this byte of the shard."""
     return HEADER_BYTES + offset // STRETCH_BYTES * SUMS_BYTES
 
 
 class Check:
-    """The digest of a file, worked out step by step, so that whoever waits for it can be cancelled.
+    """Compares a file with its digest step by step, so that waiting for it can be cancelled.
 
     Args:
-        header: What the file should hold.
+        header: Of the file.
     """
 
     _STEP_BYTES = 32 << 20
@@ -213,7 +211,7 @@ class Check:
         self._offset = 0
 
     def step(self, number: int) -> bool | None:
-        """Whether the file is right, once that is known.
+        """Whether the file is right; None while that is not known.
 
         Raises:
             OSError: The disk cannot read it.
@@ -234,10 +232,10 @@ class Check:
 
 
 class Marks:
-    """Which files a run has verified: noted in the files, or here where these cannot be written.
+    """The files that a run has verified: marked in the files, or noted here if they are read-only.
 
     Args:
-        run: Names it.
+        run: Names the run.
     """
 
     def __init__(self, run: str) -> None:
@@ -250,28 +248,28 @@ class Marks:
         return os.pread(number, MARK_BYTES, offset) == wanted or self._key(number, header) in self._here
 
     def add(self, number: int, header: Header) -> None:
-        """Note that the run has verified this file."""
+        """Record that the run has verified this file."""
         try:
             mark(number, header, self._run)
         except OSError as error:
-            if error.errno != errno.EBADF:  # as for a file that could only be opened to be read
+            if error.errno != errno.EBADF:  # that is of a file which is open for reading only
                 raise
             self._here.add(self._key(number, header))
 
     @staticmethod
     def _key(number: int, header: Header) -> tuple[int, int, bytes]:
-        found = os.fstat(number)  # whose time changes where it can be touched
+        found = os.fstat(number)  # without the time, which ``touch`` changes
         return found.st_dev, found.st_ino, header.sha256
 
 
 def mark(number: int, header: Header, run: str) -> None:
-    """Note that ``run`` has verified this file."""
+    """Record in the file that ``run`` has verified it."""
     offset, wanted = mark_of(header, run)
     os.pwrite(number, wanted, offset)
 
 
 def touch(number: int) -> None:
-    """Note that the file is used now, where that can be written."""
+    """Set the time of last use of a file, unless it is read-only."""
     try:
         os.utime(number)
     except OSError as error:
@@ -282,12 +280,13 @@ def touch(number: int) -> None:
 class Copy:
     """The local copy of one version of a shard.
 
-    Laws: bytes are to be had by whole stretches only, so that each can be held against its checksum; and the
-    last not before the copy is complete, so that nobody can take for whole what may yet turn out to be wrong.
+    Laws: bytes are available by whole stretches only, so that each can be compared with its checksum; and the
+    last stretch only when the copy is complete, so that no reader takes a shard for whole that may still
+    prove wrong.
 
     Args:
-        file: Where it is; the copy is one of its holders.
-        header: What it holds; as found when it was opened.
+        file: Its file; the copy is one of its holders.
+        header: As found when it was opened.
     """
 
     def __init__(self, file: Descriptor, header: Header) -> None:
@@ -307,21 +306,21 @@ class Copy:
         return self._growing
 
     def share(self) -> Copy:
-        """The same, for one more reader."""
+        """This copy, for one more reader."""
         self._readers += 1
         return self
 
     def close(self) -> None:
-        """Let go of it; once for each reader."""
+        """To be called once by each reader."""
         self._readers -= 1
         if not self._readers:
             self.file.close()
 
     async def read(self, start: int, stop: int) -> list[Buffer]:
-        """Bytes of the shard, of those that are filled.
+        """Bytes of the shard that are available.
 
         Raises:
-            DamagedError: The file does not hold what was put into it.
+            DamagedCopyError: The file does not contain what was written to it.
             OSError: The disk cannot read it.
         """
         return await self.file.run(self._stretches.read, self.file.number, start, stop)
@@ -331,13 +330,13 @@ class Copy:
         await self._changed.wait()
 
     def grow(self, filled: int) -> None:
-        """So many bytes are there now."""
+        """So many bytes of the shard are in the file now."""
         readable = min(filled, self.size - 1)
         self.filled = max(self.filled, readable - readable % STRETCH_BYTES)
         self._wake()
 
     def end(self, *, whole: bool = False, error: StoreError | None = None) -> None:
-        """It is whole, or no more bytes will come; then ``error`` says that they cannot be had at all."""
+        """The copy is whole, or no further bytes will come; ``error`` if the shard is unavailable."""
         if self._growing:
             self._growing = False
             self.filled = self.size if whole else self.filled
@@ -350,9 +349,9 @@ class Copy:
 
 
 class Arrival:
-    """One shard on its way into the cache: gives each reader a share of the copy as soon as there is one.
+    """One shard on its way into the cache: each reader gets a share of the copy as soon as there is one.
 
-    Law: a copy is let go by whoever was given it, also if cancelled in that very moment.
+    Law: each reader closes the copy that it was given, also if it is cancelled at that moment.
     """
 
     def __init__(self) -> None:
@@ -369,7 +368,7 @@ class Arrival:
         """The copy, to be closed by the caller; None if there will be none.
 
         Raises:
-            StoreError: The shard cannot be had at all.
+            StoreError: The shard is unavailable.
         """
         if self._settled:
             return self._copy and self._copy.share()
@@ -391,7 +390,7 @@ class Arrival:
             self._settle(None)
 
     def close(self, error: Exception | None = None) -> None:
-        """Nothing more comes of it; those who still wait get ``error``, or no copy."""
+        """The attempt has ended; readers that still wait get ``error``, or no copy."""
         self._settle(error)
         if self._copy is not None:
             self._copy.close()
@@ -403,7 +402,7 @@ class Arrival:
             if waiter.done():
                 continue
             if error is not None:
-                # Each its own: a traceback grows with each place that one error is raised in.
+                # A copy for each reader: a traceback grows each time that one error is raised.
                 waiter.set_exception(copying.copy(error) if isinstance(error, StoreError) else error)
             else:
                 waiter.set_result(self._copy and self._copy.share())

@@ -30,7 +30,7 @@ from .locks import Progress, look, publish, withdraw
 
 
 class NotKeptError(Exception):
-    """The shard is not to be cached: its bytes are to be had from the network. The text may say why."""
+    """The shard cannot be cached, and is read from the network. The text may say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class DownloadTarget:
         identity: The shard's.
         found: The file, locked by this process.
         file: Its descriptor.
-        run: Has verified the file once it is whole.
+        run: Names the run, which has verified the file once it is whole.
     """
 
     folder: CacheFolder
@@ -52,7 +52,7 @@ class DownloadTarget:
     run: str
 
     def publish(self, whole: Header) -> None:
-        """Give the file its final name, in a thread; if that fails, give it up."""
+        """Give the file its final name, in a thread; if that fails, withdraw it."""
         try:
             mark(self.found.number, whole, self.run)
             publish(self.folder, self.found, self.identity, whole)
@@ -61,7 +61,7 @@ class DownloadTarget:
             raise
 
     def withdraw(self, last_word: Header) -> None:
-        """Give the file up, in a thread."""
+        """Stop filling the file, in a thread."""
         withdraw(self.folder, self.found, last_word)
 
 
@@ -71,10 +71,10 @@ class Download:
 
     Args:
         url: What to read.
-        remote: Where from: a store that retries and resumes.
+        remote: The store to read from, which retries and resumes.
         budget_bytes: For ``read_shards``.
-        target: Where to.
-        has_room: Asked once the file announces what is coming.
+        target: Where to write it.
+        has_room: Called once the header announces the length.
         opened: Called with the copy as soon as it grows.
     """
 
@@ -98,9 +98,9 @@ class Download:
         """Read the shard and write it, until it is whole and has its final name.
 
         Raises:
-            NotKeptError: It cannot be kept; nothing of it was given to a reader.
-            StoreError: The store cannot give it, or it is not what the store promised.
-            OSError: The disk does not take it.
+            NotKeptError: It cannot be kept; no reader has got any of it.
+            StoreError: The store cannot read it, or it is not what the store promised.
+            OSError: The disk cannot write it.
         """
         last_word: Header | None = ABANDONED
         try:
@@ -109,7 +109,7 @@ class Download:
             last_word = replace(self._header, state=CopyState.REJECTED)  # unless the digest is right
             self._verifier.check(redact(self.url))
             whole = replace(self._header, state=CopyState.COMPLETE, sha256=self._sha256.digest())
-            last_word = None  # from here on the thread sees to it, also if nobody waits for it
+            last_word = None  # from here on the thread writes it, also if this is cancelled
             await self._file.run(self.target.publish, whole)
             self._copy.end(whole=True)
         except StoreError as error:
@@ -134,7 +134,7 @@ class Download:
                 out.close()
 
     async def _write(self, chunks: ShardChunks) -> None:
-        """Write chunks as they come: many at once where they come fast, each at once where they do not."""
+        """Write chunks as they come: many together if they come fast, each at once if they do not."""
         offset = 0
         ended = False
         while not ended:
@@ -159,7 +159,7 @@ class Download:
         for chunk in piece:
             self._sha256.update(chunk)
             self._verifier.update(chunk)
-            # Before the bytes: by these, others that read along see that a stretch is there.
+            # Before the bytes: processes that read along take these as the sign that a stretch is complete.
             self._sums.add(number, chunk)
             rest = memoryview(chunk)
             while rest:
@@ -174,11 +174,11 @@ class Download:
         return self
 
     def hedges_of(self, url: str) -> None:
-        """No second requests: a download is ahead of its readers."""
+        """None: a download is ahead of its readers."""
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        """The remote's answer, the first one held back until there is room for what it promises."""
+        """The answer of the remote store; the first one waits until there is room for the shard."""
         async with self.remote.read(url, start, stop, etag=etag) as body:
             async with self._admitting:
                 if self._copy is None:
@@ -207,8 +207,6 @@ class Download:
         self.opened(self._copy)
 
 
-# Linux's word on what happens to a file, delivered to the event loop.
-
 # From linux/inotify.h. An unlinked name is a change of attributes (the number of links).
 _IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE, _IN_MOVE_SELF = 0x2, 0x4, 0x8, 0x800
 _IN_Q_OVERFLOW = 0x4000
@@ -216,16 +214,16 @@ _MASK = _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE | _IN_MOVE_SELF
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 64 << 10
 
-# The kernel tells of a dying process's closed file just before it gives up the lock on it (``__fput`` in
-# fs/file_table.c), and nothing tells of the lock. So after a close there is one more look.
+# When a process dies, the kernel reports its closed file just before it releases the lock on it (``__fput``
+# in fs/file_table.c), and does not report the lock. So the file is checked once more after a close.
 _LOOK_AGAIN_S = 0.1
 
 
 class Inotify:
-    """Calls back when watched files change. Belongs to the running loop.
+    """Calls back when watched files change, by Linux's inotify. It belongs to the running loop.
 
     Raises:
-        OSError: The user has too many of these (``fs.inotify.max_user_instances``), or the platform none.
+        OSError: The user has too many of these (``fs.inotify.max_user_instances``), or this is not Linux.
     """
 
     def __init__(self) -> None:
@@ -245,7 +243,7 @@ class Inotify:
         """Call ``changed`` whenever the open file was written to, closed by a writer, renamed or unlinked.
 
         Raises:
-            OSError: The user watches too many files (``fs.inotify.max_user_watches``), or /proc is missing.
+            OSError: The user watches too many files (``fs.inotify.max_user_watches``), or there is no /proc.
         """
         # By its descriptor: the name may mean another file by now.
         path = f"/proc/self/fd/{number}".encode()
@@ -294,23 +292,20 @@ def _checked(result: int) -> int:
     return result
 
 
-# A file that another process fills: read along as it grows, for as long as it does.
-
-
 async def follow(
     file: Descriptor, url: str, inotify: Inotify, patience_s: float, opened: Callable[[Copy], None]
 ) -> bool:
-    """Read along until the file is whole or nothing more comes.
+    """Read along with another process's download until the file is whole or does not grow any more.
 
     Args:
         file: Open, and locked by another process.
         url: For messages.
-        inotify: Tells when to look.
-        patience_s: How long it may stay as it is: whoever fills it may be stopped, and never hear of us.
-        opened: Called once with its copy, as soon as it is known what the file will be.
+        inotify: Reports changes.
+        patience_s: How long the file may stay unchanged: the process that fills it may be stopped.
+        opened: Called once with its copy, as soon as the header says what the file will contain.
 
     Returns:
-        Whether it ended; False if patience did.
+        Whether the download ended; False if the file stayed unchanged for too long.
 
     Raises:
         OSError: It cannot be watched or read.
@@ -347,7 +342,7 @@ async def follow(
 
 
 def _tell(copy: Copy, progress: Progress, url: str) -> None:
-    """Let the readers of the copy know how far it is."""
+    """Pass the progress on to the readers of the copy."""
     copy.grow(progress.filled)
     if progress.state is CopyState.COMPLETE:
         copy.end(whole=True)

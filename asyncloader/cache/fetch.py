@@ -24,17 +24,15 @@ from .download import Download, DownloadTarget, Inotify, NotKeptError, follow
 from .folder import ABANDONED, CachedFile, CacheFolder, CopyState, Header, Identity, read_header
 from .locks import claim, give_up, make_room
 
-# Who is next, of those who wait for a share of the memory.
-
 
 class Turns:
-    """A budget of bytes, of which the first of each lane gets a share before the second of any.
+    """A budget of bytes. The first shard of each lane gets a share before the second of any lane.
 
-    Every lane reads ahead, and the consumer takes a batch of each in turn: first come, first served would
-    have it wait for one lane's far shards before it gets another's first.
+    Every lane reads ahead, and the consumer takes a batch from each in turn. First come, first served would
+    make it wait for later shards of one lane before the first shard of another.
 
     Args:
-        budget_bytes: What there is to share; nobody may ask for more.
+        budget_bytes: For all; no share may be larger.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -45,7 +43,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, lane: int, share: int) -> AsyncIterator[None]:
-        """A block in which so many bytes belong to whoever asks, for the lane of this number."""
+        """A block in which so many bytes are reserved for the lane of this number."""
         nth = self._asked[lane]
         self._asked[lane] += 1
         if self._free >= share and not self._waiting:
@@ -56,7 +54,7 @@ class Turns:
             try:
                 await turn
             except asyncio.CancelledError:
-                # Either the turn had come, or those behind may fit in.
+                # Either the share was granted, or shares behind it may fit now.
                 self._give_back(0 if turn.cancelled() else share)
                 raise
         try:
@@ -79,12 +77,12 @@ class Turns:
 # Shared by the downloads: what is requested and not yet written.
 _BUDGET_BYTES = 64 << 20
 
-# The share of each. Large shards come with many requests each, so that four at once fill a line (four parts
-# of 4 MiB bring some 100 MB/s at 50 ms and 40 MB/s a connection), and those that are needed first stay ahead
-# of those that are needed later. Small ones have little to request: of these many are needed at once.
+# The share of each. Large shards take many requests each, so four at once fill a link (four parts of 4 MiB
+# reach some 100 MB/s at 50 ms and 40 MB/s a connection), and shards that are needed first stay ahead of
+# later ones. Small shards need few requests, so many of them have to be under way at once.
 _MOST_SHARE, _LEAST_SHARE = 16 << 20, 4 << 20
 
-# More than can be stopped at once; beyond it, the next reader finds out anew.
+# More than can be stopped at once; beyond it, the next reader has to find out again.
 _MOST_STOPPED = 1024
 
 
@@ -94,12 +92,12 @@ class Wanted:
 
     Attributes:
         url: As the store takes it.
-        identity: What it means.
+        identity: Which object that is.
         remote: The store.
         opens: Whether this is its reader's first read of it.
-        loads: Whether it should be downloaded if it is not there.
-        sha256: What an index promises of it, if there is one.
-        lane: Whose it is.
+        loads: Whether it should be downloaded if it is missing.
+        sha256: Its digest by an index, if there is one.
+        lane: That reads it.
     """
 
     url: str
@@ -156,7 +154,7 @@ class Cache:
     @classmethod
     @asynccontextmanager
     async def open(cls, setting: CacheSetting, start: Start, network: NetworkPolicy) -> AsyncIterator[Cache]:
-        """A cache for the running loop; to be left when nothing reads from it any more."""
+        """A cache for the running loop; left after its last reader."""
         cache = cls(setting, start, network)
         try:
             yield cache
@@ -169,7 +167,7 @@ class Cache:
         """The shard's copy, complete or growing, to be closed by the caller; None if there is none.
 
         Raises:
-            StoreError: The shard was to be downloaded or verified, and its server does not give it.
+            StoreError: The shard had to be downloaded or verified, and its server cannot read it.
         """
         arrival = self._arrivals.get(wanted.identity)
         if arrival is None:
@@ -181,7 +179,7 @@ class Cache:
             if not wanted.opens:
                 return None
             arrival = Arrival()
-            # Only the arrival tells how it went; the channel is there for the task to have an owner.
+            # The arrival reports the result; the channel only gives the task an owner.
             self._start(partial(self._bring, wanted, arrival), Channel[None](1))
             self._arrivals[wanted.identity] = arrival
         return await arrival.join()
@@ -191,9 +189,9 @@ class Cache:
         self._warn(f"reading without the disk cache where it fails: {error.strerror or type(error).__name__}")
 
     async def put_aside(self, url: str, identity: Identity, copy: Copy) -> None:
-        """Take a copy out of use whose file does not hold any more what was put into it.
+        """Take a copy out of use whose file is damaged.
 
-        Those who have it open go on with what of it is right.
+        Readers that have it open go on with its sound stretches.
         """
         path = self._folder.final_path(identity, copy.etag, copy.size)
         try:
@@ -245,20 +243,20 @@ class Cache:
             failure = error
         except OSError as error:
             self.disk_failed(error)
-        except Exception as error:  # whatever it is, the readers have to hear of it
+        except Exception as error:  # any error is passed to the readers
             failure = error
         finally:
             del self._arrivals[wanted.identity]
             arrival.close(failure)
 
     def _warn(self, message: str) -> None:
-        """Warn of it once: reading goes on."""
+        """Warn once with each message; reading goes on."""
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _report_bad(self, url: str, name: str) -> None:
-        """Warn of a file that was not what was put there, each time."""
+        """Warn of a damaged file, each time."""
         warnings.warn(
             f"the disk cache held a damaged copy of {redact(url)}; it is now {name!r}, and the shard is "
             "downloaded again. If this happens often, check the disk",
@@ -273,12 +271,12 @@ class Cache:
 
         Raises:
             NotKeptError: The shard cannot be kept.
-            StoreError: Its server does not give it.
+            StoreError: Its server cannot read it.
             OSError: The disk fails.
         """
         share = min(max(self._usual_bytes, _LEAST_SHARE), _MOST_SHARE)
         async with self._turns.take(wanted.lane, share):
-            # Its readers may have gone while it stood in line.
+            # Its readers may have left while it waited.
             if not arrival.is_wanted or await self._bring_kept(wanted, arrival) or not wanted.loads:
                 return
             found = await self._root.acquire(
@@ -299,10 +297,10 @@ class Cache:
         finally:
             file.close()
 
-    # --- what is there ---
+    # --- shards on disk ---
 
     async def _bring_kept(self, wanted: Wanted, arrival: Arrival) -> bool:
-        """Serve a complete file, once it is known to be right."""
+        """Serve a complete file, after verifying it; returns whether there is one."""
         bad: list[str] = []
         found = await self._root.acquire(partial(self._folder.find, wanted.identity, bad, wanted.sha256))
         for name in bad:
@@ -323,7 +321,7 @@ class Cache:
             copy.close()
 
     async def _verify(self, wanted: Wanted, found: CachedFile, header: Header, file: Descriptor) -> bool:
-        """Hold what another run has left against the server and its digest; if it is wrong, it goes."""
+        """Compare another run's file with the server and with its digest; a wrong one is removed."""
         async with wanted.remote.read(wanted.url, 0, 1) as body:
             current = (body.etag, body.total) == (header.etag, header.size)
         if not current:
@@ -338,7 +336,7 @@ class Cache:
                 self._report_bad(wanted.url, name)
         return right
 
-    # --- what is not ---
+    # --- shards to be downloaded ---
 
     async def _download(
         self, wanted: Wanted, arrival: Arrival, found: CachedFile, file: Descriptor, budget_bytes: int
@@ -346,7 +344,7 @@ class Cache:
         target = DownloadTarget(self._folder, wanted.identity, found, file, self._setting.run)
         missing = False
         try:
-            # Before we had the lock, another process may have had it and finished.
+            # Another process may have had the lock before, and finished.
             missing = not await self._bring_kept(wanted, arrival)
         finally:
             if not missing:
@@ -379,7 +377,7 @@ class Cache:
             self._stopped.pop(wanted.identity, None)
             header = await file.run(read_header, file.number)
             if header is not None and header.state is CopyState.COMPLETE:
-                # Its digest was worked out a moment ago, from bytes of a moment ago.
+                # Its digest was computed a moment ago, from bytes that were just downloaded.
                 await file.run(self._marks.add, file.number, header)
         else:
             if len(self._stopped) >= _MOST_STOPPED:

@@ -3,19 +3,19 @@
 ::
 
     asyncloader-v1/                    0700, owned by the user
-        filling/NAME                   being downloaded; whoever does so holds its lock
+        filling/NAME                   being downloaded; the downloading process holds its lock
         shards/NN/NAME.VERSION         complete
-        quarantine/NAME.VERSION        found to be bad
+        quarantine/NAME.VERSION        damaged
 
 NAME is the digest of endpoint and key, VERSION that of endpoint, key, ETag and size; see ``identity``.
 
 Laws:
 
-* A file is filled once, by one download: a new download makes a new file. So whoever has a file open sees
-  one version of a shard, whatever happens to its name.
+* A file is filled once, by one download; a new download makes a new file. So a process that has a file open
+  sees one version of a shard, whatever happens to its name.
 * A file gets its final name only when it is whole.
 * Nothing here waits for another process. A lock that is held is an answer.
-* There is no state but these files; any of them may be deleted at any moment.
+* These files are all the state there is; any of them may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from typing import Any
 from ..stores.router import backend_of
 from ..stores.urls import scheme_of
 
-# The first bytes of a cached file, which say what it holds; pure.
+# The header of a cached file; pure.
 #
 # A file is ``HEADER_BYTES`` of header, a table of checksums and then the shard's bytes, so that no second
-# file can be out of step with it. The header is written before the first byte (what is coming), and once
-# more after the last. Behind it is a table of marks, one for each run that has verified the file: a mark is
-# right or is not there, so it needs neither checksum nor lock, and writers cannot spoil each other's. The
-# checksums are of stretches of the shard, each of the same length: see ``checksums``.
+# file can disagree with it. The header is written before the first byte, with the expected length, and again
+# after the last. A table of marks follows it, one for each run that has verified the file. A mark is right or
+# absent, so it needs neither checksum nor lock, and writers cannot damage each other's marks. The checksums
+# are of stretches of the shard of equal length.
 
-# One page: what comes behind it is aligned, whatever is done with it.
+# One page, so that what follows is aligned.
 HEADER_BYTES = 4096
 
 MARK_BYTES = 32
 _MARKS_FROM = 2048
 _MARKS = (HEADER_BYTES - _MARKS_FROM) // MARK_BYTES
 
-# What one checksum is of. Nothing of a stretch is handed on before all of it is there and was compared, so
-# this much is read in vain at each end of a range, and those who read along are so far behind a download. For
-# each stretch a thread lets go of the interpreter's lock twice and waits for it, which is why it is not less.
+# The bytes of one checksum. A stretch is passed on only after all of it was read and compared. So up to this
+# much more is read at each end of a range, and processes that read along are so far behind a download. For
+# each stretch a thread releases the interpreter's lock twice and waits for it, so stretches are not smaller.
 STRETCH_BYTES = 1 << 20
 
 # Of each stretch its crc32 and its crc32c.
@@ -71,23 +71,23 @@ _MOST_BYTES = 1 << 50
 class CopyState(IntEnum):
     """How far a file is."""
 
-    FILLING = 0  # as long as somebody holds its lock
+    FILLING = 0  # as long as a process holds its lock
     COMPLETE = 1
-    ABANDONED = 2  # nothing more is coming: the bytes are to be had from the network
+    ABANDONED = 2  # no further bytes come; they have to be read from the network
     REJECTED = 3  # all bytes came, and are not those that were promised
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a cached file holds.
+    """What a cached file contains.
 
     Attributes:
         state: How far it is.
         etag: The version of the object.
         size: Length of the shard, without the header.
         sha256: Of the shard; zeros before it is complete.
-        crc32c: Whether the stretches have their crc32c. Their crc32 they always have: whoever fills a file
-            may have what computes crc32c fast, and another that reads it may not.
+        crc32c: Whether the stretches have their crc32c. They always have their crc32: the process that fills
+            a file may be able to compute crc32c fast, while one that reads it may not.
     """
 
     state: CopyState
@@ -98,7 +98,7 @@ class Header:
 
     @property
     def begin(self) -> int:
-        """Where in the file the shard's bytes begin."""
+        """The offset of the shard's bytes in the file."""
         sums_bytes = -(-self.size // STRETCH_BYTES) * SUMS_BYTES
         return HEADER_BYTES + -(-sums_bytes // HEADER_BYTES) * HEADER_BYTES
 
@@ -109,7 +109,7 @@ class Header:
 
     @staticmethod
     def fits(etag: str) -> bool:
-        """Whether there is room for this ETag."""
+        """Whether the header has room for this ETag."""
         return len(etag.encode()) <= _MOST_ETAG_BYTES
 
     def encode(self) -> bytes:
@@ -119,7 +119,7 @@ class Header:
 
     @classmethod
     def parse(cls, page: bytes) -> Header | None:
-        """The header at the start of ``page``; None if there is no sound one."""
+        """The header at the start of ``page``; None if it is not valid."""
         if len(page) < _FIXED.size:
             return None
         magic, state, etag_bytes, size, sha256, crc32c = _FIXED.unpack_from(page)
@@ -135,7 +135,7 @@ class Header:
         return cls(CopyState(state), etag, size, sha256, crc32c)
 
 
-#: The last word of a download that was given up.
+#: The last header of a download that was given up.
 ABANDONED = Header(CopyState.ABANDONED, "", 0)
 
 
@@ -145,21 +145,21 @@ def is_outdated(page: bytes) -> bool:
 
 
 def mark_of(header: Header, run: str) -> tuple[int, bytes]:
-    """Where in the file the mark of ``run`` stands, and what it is.
+    """The offset of the mark of ``run`` in the file, and the mark.
 
-    Two runs may meet in one place of a file; then the one that comes second verifies the file once more.
+    Two runs may have the same offset in a file; then the second one verifies the file again.
     """
     mark = hashlib.sha256(header.sha256 + run.encode()).digest()
     return _MARKS_FROM + mark[0] % _MARKS * MARK_BYTES, mark
 
 
-# What a shard is called on disk; pure.
+# The name of a shard on disk; pure.
 #
 # Laws:
 #
-# * Two URLs that may mean different objects never share a name: not the base name counts, but what their
-#   store
-#   tells them apart by (endpoint, bucket, whole key and what of a query selects the object).
+# * Two URLs that may mean different objects never share a name. What counts is not the base name, but all
+#   that identifies an object to its store (endpoint, bucket, whole key, and the part of a query that selects
+# it).
 # * Names are digests: no URL is in any file name.
 
 
@@ -197,7 +197,7 @@ def identity_of(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
 
 
 def _digest(*parts: str) -> str:
-    # Each with its length: joined by any mark alone, ("a", "b/c") could be ("a/b", "c").
+    # Each with its length: with a separator alone, ("a", "b/c") could be ("a/b", "c").
     joined = b"".join(b"%d:" % len(part) + part for part in (part.encode() for part in parts))
     return hashlib.sha256(joined).hexdigest()
 
@@ -205,14 +205,14 @@ def _digest(*parts: str) -> str:
 ROOT = "asyncloader-v1"
 FILLING, SHARDS, QUARANTINE = "filling", "shards", "quarantine"
 
-# O_NONBLOCK: to open a named pipe that somebody has put there must not hold the thread.
+# O_NONBLOCK: opening a named pipe that was put there must not block the thread.
 FILE_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-#: What a disk says that is mounted read-only, or a folder that is not to be written.
+#: The errors of a disk that is mounted read-only, or of a folder without permission to write.
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
-# Enough to see what is wrong with a disk; each may be as large as a shard.
+# Enough to examine what is wrong with a disk; each may be as large as a shard.
 _MOST_QUARANTINED = 4
 
 
@@ -222,9 +222,9 @@ class CachedFile:
 
     Attributes:
         number: Its descriptor.
-        header: None where nothing is written yet.
+        header: None where none is written yet.
         path: Its name below the folder.
-        locked: Whether this process is the one to fill it.
+        locked: Whether this process fills it.
     """
 
     number: int
@@ -240,10 +240,10 @@ class CacheFolder:
     """The private folder.
 
     Args:
-        parent: The user's cache folder; made if it is not there.
+        parent: The user's cache folder; made if it is missing.
 
     Raises:
-        ValueError: The private folder is a link, or somebody else's, or others may read it.
+        ValueError: The private folder is a link, or belongs to another user, or others may read it.
         OSError: It cannot be made or opened.
     """
 
@@ -255,7 +255,7 @@ class CacheFolder:
             os.mkdir(path, 0o700)
         try:
             self.number = os.open(path, _FOLDER_FLAGS)
-        except NotADirectoryError:  # what Linux says to O_DIRECTORY with O_NOFOLLOW
+        except NotADirectoryError:  # of Linux, for O_DIRECTORY with O_NOFOLLOW
             raise ValueError(
                 f"{path!r} should be a folder of the cache's own, but is a link or a file"
             ) from None
@@ -284,14 +284,14 @@ class CacheFolder:
     # --- complete files ---
 
     def find(self, identity: Identity, bad: list[str], sha256: bytes | None = None) -> CachedFile | None:
-        """The complete file of a shard; what has its name and is none goes to quarantine and into ``bad``.
+        """The complete file of a shard; a bad file of its name goes to quarantine and is added to ``bad``.
 
-        A file of an earlier release is removed, and nothing is said of it.
+        A file of an earlier release is removed silently.
 
         Args:
-            identity: The shard's.
+            identity: Of the shard.
             bad: Gets the new names of bad files.
-            sha256: The shard's, if an index tells: damaged on its way here, a file is whole and wrong.
+            sha256: Of the shard by an index: a file that was damaged on its way here is whole, but wrong.
         """
         for path in self.versions(identity):
             try:
@@ -317,7 +317,7 @@ class CacheFolder:
         return None
 
     def _open_complete(self, path: str) -> int:
-        """Open a complete file: to be marked and touched, or, where nothing can be written, to be read."""
+        """Open a complete file for reading and writing, or only for reading if it is read-only."""
         try:
             return os.open(path, FILE_FLAGS, dir_fd=self.number)
         except OSError as error:
@@ -326,7 +326,7 @@ class CacheFolder:
         return os.open(path, FILE_FLAGS & ~os.O_RDWR | os.O_RDONLY, dir_fd=self.number)
 
     def open_kept(self, path: str) -> CachedFile | None:
-        """The complete file of this name; None if it is none. A file of an earlier release is removed."""
+        """The complete file of this name; None if it is not one. A file of an earlier release is removed."""
         try:
             number = os.open(path, FILE_FLAGS, dir_fd=self.number)
         except OSError:
@@ -348,10 +348,10 @@ class CacheFolder:
         """Take a bad file out of use.
 
         Args:
-            number: The descriptor it was read by: the name may mean a better file by now.
+            number: The descriptor that it was read by: the name may mean another file by now.
 
         Returns:
-            Its new name; None if somebody else has taken it away, who then tells of it.
+            Its new name; None if another process has moved it, which then reports it.
         """
         name = f"{QUARANTINE}/{os.path.basename(path)}"
         if number is not None and not self.is_named(path, number):
@@ -372,7 +372,7 @@ class CacheFolder:
         return name
 
     def remove(self, path: str) -> None:
-        """Delete a file, if it is there. Those who have it open go on reading it."""
+        """Delete a file, if it exists. Processes that have it open can still read it."""
         with suppress(FileNotFoundError):
             try:
                 os.unlink(path, dir_fd=self.number)
@@ -380,7 +380,7 @@ class CacheFolder:
                 os.rmdir(path, dir_fd=self.number)
 
     def names(self, folder: str) -> list[str]:
-        """What is in one of the folders below."""
+        """The names in one of the folders below."""
         with self.opened(folder) as number:
             return [] if number is None else os.listdir(number)
 
@@ -398,12 +398,12 @@ class CacheFolder:
             os.close(number)
 
     def versions(self, identity: Identity) -> list[str]:
-        """The complete files of a shard by name; more than one only while one replaces another."""
+        """The names of a shard's complete files; more than one only while one replaces another."""
         below = f"{SHARDS}/{identity.name[:2]}"
         return [f"{below}/{name}" for name in self.names(below) if name.startswith(identity.name + ".")]
 
     def _drop_outdated(self, path: str, number: int) -> bool:
-        """Remove the open file if an earlier release has made it; whether that was so."""
+        """Remove the open file if an earlier release has made it; returns whether that was so."""
         try:
             if not is_outdated(os.pread(number, HEADER_BYTES, 0)):
                 return False
@@ -414,7 +414,7 @@ class CacheFolder:
         return True
 
     def is_named(self, path: str, number: int) -> bool:
-        """Whether the open file has this name (still)."""
+        """Whether the open file still has this name."""
         try:
             named = os.stat(path, dir_fd=self.number, follow_symlinks=False)
         except FileNotFoundError:
@@ -423,12 +423,12 @@ class CacheFolder:
 
 
 def read_header(number: int) -> Header | None:
-    """The header of an open file; None if there is no sound one, perhaps because it is just being written."""
+    """The header of an open file; None if it is not valid, maybe because it is just being written."""
     return Header.parse(os.pread(number, HEADER_BYTES, 0))
 
 
 def _sound_header(number: int) -> Header | None:
-    """The header of a complete file, if what can be seen without reading all of it is right."""
+    """The header of a complete file, if everything is right that can be checked without reading it all."""
     found = os.fstat(number)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         return None

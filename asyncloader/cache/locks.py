@@ -1,6 +1,6 @@
-"""Files that are being filled: who may do so, how far they are, and their end.
+"""Files that are being filled: which process may do so, how far they are, and their end.
 
-Blocking, to be called in threads. But no lock is ever waited for: one that is held is an answer.
+Blocking, to be called in threads. But nothing waits for a lock: one that is held is an answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def claim(folder: CacheFolder, identity: Identity) -> CachedFile | None:
     """The file that the shard is being downloaded to: a new one, locked, or that of another process.
 
     Returns:
-        None if others made and removed it all the time.
+        None if other processes made and removed it at each attempt.
     """
     path = f"{FILLING}/{identity.name}"
     for _ in range(_CLAIM_ATTEMPTS):
@@ -45,7 +45,7 @@ def claim(folder: CacheFolder, identity: Identity) -> CachedFile | None:
 
 
 def _of_another(folder: CacheFolder, path: str) -> CachedFile | None:
-    """The file if its holder lives; one whose holder has died is removed."""
+    """The file if its holder is alive; otherwise it is removed."""
     try:
         number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def _of_another(folder: CacheFolder, path: str) -> CachedFile | None:
     try:
         alive = not _lock(number)
         if not alive and folder.is_named(path, number):
-            folder.remove(path)  # under its lock, and not used again: others may be reading it
+            folder.remove(path)  # under its lock, and not reused: other processes may be reading it
     finally:
         if not alive:
             os.close(number)
@@ -65,9 +65,9 @@ def _of_another(folder: CacheFolder, path: str) -> CachedFile | None:
 
 
 def _new(folder: CacheFolder, path: str) -> CachedFile | None:
-    """A new file, unless somebody has just made one. It has its name only when it is locked.
+    """A new file, unless another process has just made one. It gets its name only after it was locked.
 
-    Else whoever looks for files of the dead in that moment would take it for one.
+    Otherwise a process that looks for files of dead processes at that moment would take it for one.
     """
     draft = f"{FILLING}/.{secrets.token_hex(8)}"
     number = os.open(draft, FILE_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.number)
@@ -98,9 +98,9 @@ def publish(folder: CacheFolder, found: CachedFile, identity: Identity, header: 
 
 
 def withdraw(folder: CacheFolder, found: CachedFile, last_word: Header) -> None:
-    """Give up filling a file, with a last word to those who read along."""
+    """Stop filling a file, with a last header for processes that read along."""
     try:
-        # Before the lock goes: nobody is woken by that.
+        # Before the lock is released, which wakes no process.
         with suppress(OSError):
             os.pwrite(found.number, last_word.encode(), 0)
         if folder.is_named(found.path, found.number):
@@ -110,7 +110,7 @@ def withdraw(folder: CacheFolder, found: CachedFile, last_word: Header) -> None:
 
 
 def give_up(folder: CacheFolder, claimed: CachedFile | None) -> None:
-    """Close what was claimed for somebody who has gone; a new file goes with it."""
+    """Close a file whose claim was cancelled; a new file is removed."""
     if claimed is None:
         return
     try:
@@ -121,11 +121,11 @@ def give_up(folder: CacheFolder, claimed: CachedFile | None) -> None:
 
 
 def being_filled(folder: CacheFolder) -> Iterator[tuple[Header | None, int]]:
-    """Header and length of each file that is being filled; those left by the dead are removed."""
+    """Header and length of each file that is being filled; files of dead processes are removed."""
     for name in folder.names(FILLING):
         path = f"{FILLING}/{name}"
         try:
-            # Writable, although nothing is written: closing it then wakes those who read along, who may
+            # Writable, although nothing is written: closing it then wakes processes that read along. They may
             # have found our lock where they looked for that of a dead process.
             number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
         except FileNotFoundError:
@@ -148,8 +148,8 @@ class Progress:
 
     Attributes:
         header: None as long as there is none.
-        filled: Bytes of the shard that are there.
-        alive: Whether somebody is filling it.
+        filled: How many bytes of the shard it contains.
+        alive: Whether a process is filling it.
     """
 
     header: Header | None
@@ -158,19 +158,19 @@ class Progress:
 
     @property
     def state(self) -> CopyState | None:
-        """What the header says; None as long as there is none."""
+        """The state by the header; None as long as there is none."""
         return None if self.header is None else self.header.state
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether no further bytes will come."""
         return not self.alive or self.state not in (None, CopyState.FILLING)
 
 
 def look(number: int) -> Progress:
     """How far an open file is now."""
-    # The lock first: once it is free, the header is the last word. Shared, so that those who look do not take
-    # each other for the one that fills it.
+    # The lock first: once it is free, the header is final. A shared lock, so that readers do not take each
+    # other for the process that fills the file.
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -184,7 +184,7 @@ def look(number: int) -> Progress:
 
 
 def _lock(number: int) -> bool:
-    """Lock an open file, unless somebody has."""
+    """Lock an open file, unless another process has; returns whether that worked."""
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -192,12 +192,12 @@ def _lock(number: int) -> bool:
     return True
 
 
-# Room on the disk: measured, and made by evicting what was not used for longest.
+# Room on the disk: measured, and made by evicting the files that were unused for longest.
 #
-# There is no lock for it, since whoever held one could be stopped and stop everybody. Instead a download
-# first announces its length, in the header of the file that it is going to fill, and then counts. Of two
-# that announce at once at least one sees the other; if there is no room for both, one or both go without the
-# cache.
+# There is no lock for it: a process that is stopped while it holds one would stop all others. Instead a
+# download first announces its length, in the header of the file that it is going to fill, and then counts. Of
+# two that announce at the same time at least one sees the other; if there is no room for both, one or both do
+# not use the cache.
 
 _GIB = 1 << 30
 
@@ -210,7 +210,7 @@ class Kept:
         name: Its path below the cache's folder.
         size_bytes: Its length.
         used_ns: When it was last used.
-        quarantined: It is known to be bad, and only kept to be looked at.
+        quarantined: Whether it is damaged, and only kept to be examined.
     """
 
     name: str
@@ -221,14 +221,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What there has to be room for.
+    """How much room is needed.
 
     Attributes:
         announced_bytes: Full lengths of all files that are being filled, by all processes.
         unwritten_bytes: How much of that is still to be written.
-        limit_bytes: Most that all files may have.
-        free_bytes: What the file system has left.
-        floor_bytes: What it should have left in the end.
+        limit_bytes: Most bytes of all files together.
+        free_bytes: The free bytes of the file system.
+        floor_bytes: How many should stay free.
     """
 
     announced_bytes: int
@@ -239,10 +239,10 @@ class Demand:
 
 
 def choose_victims(kept: Sequence[Kept], demand: Demand) -> list[Kept] | None:
-    """The files to evict: bad ones first, then those not used for longest, and no more than needed.
+    """The files to evict: bad ones first, then those unused for longest, and only as many as needed.
 
     Returns:
-        None if there would not be room even with all of them gone; then nothing should be evicted.
+        None if there would be no room even without all of them; then nothing should be evicted.
     """
     over_limit = sum(file.size_bytes for file in kept) + demand.announced_bytes - demand.limit_bytes
     over_disk = demand.floor_bytes + demand.unwritten_bytes - demand.free_bytes
@@ -259,8 +259,8 @@ def choose_victims(kept: Sequence[Kept], demand: Demand) -> list[Kept] | None:
 def floor_bytes(file_system_bytes: int) -> int:
     """How much of a file system the cache leaves free: a twentieth, but no more than 1 GiB.
 
-    A twentieth is what file systems themselves keep back from users, since they slow down when full; a GiB
-    is enough for the logs and the checkpoint that a training run must be able to write.
+    File systems themselves reserve a twentieth, since they slow down when full. A GiB is enough for the logs
+    and the checkpoint that a training run must be able to write.
     """
     return min(file_system_bytes // 20, _GIB)
 
@@ -268,8 +268,8 @@ def floor_bytes(file_system_bytes: int) -> int:
 def make_room(folder: CacheFolder, limit_bytes: int) -> bool:
     """Evict what is used least until all that is announced fits; False if it cannot."""
     announced = unwritten = 0
-    # First what is being filled, then what is kept: a file that becomes complete meanwhile is counted twice
-    # rather than never.
+    # First the files being filled, then the complete ones: a file that becomes complete meanwhile is counted
+    # twice rather than never.
     for header, length in being_filled(folder):
         full = length if header is None else header.file_bytes
         announced += full
@@ -304,7 +304,7 @@ def kept_files(folder: CacheFolder) -> list[Kept]:
                         found = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:  # evicted by another process
                         continue
-                    # The time of the last write is that of the last use: see ``touch``. That of the last read
-                    # is changed by whoever reads the file, a backup too.
+                    # The time of the last write is that of the last use: see ``touch``. The time of the last
+                    # read is changed by any program that reads the file, such as a backup.
                     kept.append(Kept(f"{path}/{entry.name}", found.st_size, found.st_mtime_ns, quarantined))
     return kept

@@ -1,4 +1,4 @@
-"""The door of the cache: a store around each store of an engine, which keeps whole shards on disk."""
+"""The stores of an engine, each wrapped in one that keeps whole shards on disk; and the cache's options."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from .folder import STRETCH_BYTES, Identity, identity_of
 
 @dataclass(eq=False, repr=False)
 class CachedStores:
-    """Gives stores that keep what they read, to all lanes of an engine.
+    """The stores of all lanes of an engine, which keep what they read.
 
     Args:
-        remote: The stores themselves; local files are left as they are.
+        remote: The stores; those of local files are not wrapped.
         access: How the stores are reached.
         setting: Of the cache.
-        resources: The engine's; it closes the cache before the clients that it reads from.
+        resources: The engine's; it closes the cache before the clients that the cache reads from.
         start: ``Engine.submit``.
         counts: Of the process.
         shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
@@ -53,7 +53,7 @@ class CachedStores:
         self._opening = asyncio.Lock()
 
     def promise(self, url: str, sha256: bytes | None) -> None:
-        """Tell what an index promises of a shard, before it is read; of all that there are it were much."""
+        """Store what an index promises of a shard before it is read; storing all digests would be large."""
         if sha256 is not None:
             self._sha256s[url] = sha256
 
@@ -83,7 +83,7 @@ class _LaneStores:
         return await self.stores.of(url, self.lane)
 
     def hedges_of(self, url: str) -> Hedges | None:
-        """None: what is read from disk has nobody to race against."""
+        """None: reads from disk are not hedged."""
         return None
 
 
@@ -91,24 +91,24 @@ class _LaneStores:
 class CachedStore:
     """A store whose shards are read from the network once, and from disk from then on.
 
-    A read that names no version opens the shard: it is answered from the cache if the shard is there, else
-    the whole shard begins to be downloaded, and the read is given its bytes as they come. A read of a given
-    version goes on with what was opened. What the cache cannot give comes from the network: a shard without
-    an ETag or without room, and one that is opened in its middle (a resumed run), unless lanes share shards.
+    A read without a version opens the shard. It is answered from the cache if the shard is there; otherwise
+    the whole shard is downloaded, and the read gets its bytes as they come. A read of a given version goes on
+    with what was opened. Everything else comes from the network: a shard without an ETag or without room, and
+    one that is opened in its middle (a resumed run), unless lanes share shards.
 
-    A shard that another run has left is verified when it is first used: its server is asked whether it was
-    changed, and its digest is worked out. If the server cannot be reached, that is its ``StoreError``. And
-    whatever is read of a file is held against its checksums, each time: a file that was damaged since is put
-    aside, and the bytes come from the network; the next read that opens the shard downloads it anew.
+    A shard of another run is verified at its first use: its server is asked whether it was changed, and its
+    digest is computed. If the server cannot be reached, the read raises its ``StoreError``. All bytes that
+    are read from a file are compared with their checksums, each time. A damaged file is put into quarantine,
+    and the bytes come from the network; the next read that opens the shard downloads it again.
 
     Args:
         remote: Answers what the cache cannot; its reads retry and resume.
         cache: Shared by all stores of an engine.
-        options: The storage options of ``remote``: an endpoint among them is part of a shard's name.
-        sha256s: What an index promises of shards, by URL. A file that differs is not used.
-        lane: Who reads: lanes take turns where shards have to be waited for.
+        options: The storage options of ``remote``: an endpoint among them is part of a shard's identity.
+        sha256s: The digests of shards by an index, by URL. A file that differs is not used.
+        lane: The reading lane: lanes take turns where shards have to be downloaded.
         shares: Whether lanes share shards.
-        counts: Told of each shard that is read while it is being downloaded.
+        counts: Counts each shard that is read while it is being downloaded.
     """
 
     remote: Store
@@ -134,7 +134,7 @@ class CachedStore:
             )
         )
         if copy is not None and ((etag is not None and copy.etag != etag) or start >= copy.size):
-            copy.close()  # another version; or an offset whose refusal is the server's to word
+            copy.close()  # another version, or an offset that the server has to refuse
             copy = None
         if copy is None:
             async with self.remote.read(url, start, stop, etag=etag) as body:
@@ -155,7 +155,7 @@ class CachedStore:
     ) -> AsyncGenerator[Buffer, None]:
         while offset < end:
             if offset < copy.filled:
-                # Up to where a stretch ends, so that the next piece begins with one.
+                # Up to the end of a stretch, so that the next piece begins with one.
                 most = offset - offset % STRETCH_BYTES + BUFFER_BYTES
                 piece = await self._piece(copy, url, identity, offset, min(most, end, copy.filled))
                 if not piece:
@@ -180,10 +180,10 @@ class CachedStore:
                     yield wanted
                 if at >= end:
                     return
-        # The reader above knows what was promised, and sees what is missing.
+        # The reader above compares the bytes with what was promised.
 
     async def _piece(self, copy: Copy, url: str, identity: Identity, start: int, stop: int) -> list[Buffer]:
-        """Bytes of the copy; none if the disk cannot give them, or not as they were."""
+        """Bytes of the copy; none if the disk cannot read them, or they are damaged."""
         try:
             return await copy.read(start, stop)
         except StoreError:
@@ -195,8 +195,6 @@ class CachedStore:
         return []
 
 
-# The cache's two options, checked before any reading.
-
 # Some hundred shards of the usual few hundred megabytes. The floor of free space guards smaller disks.
 DEFAULT_LIMIT_BYTES = 64 << 30
 
@@ -207,14 +205,13 @@ def cache_setting(
     """What ``from_urls(cache_dir=, cache_limit=)`` means; makes the cache's private folder.
 
     Args:
-        cache_dir: Any folder of the user's; made if it is not there. None keeps nothing on disk.
+        cache_dir: Any folder of the user; made if it is missing. None keeps nothing on disk.
         cache_limit: Most bytes of shards kept in it, by all processes that use it. None for 64 GiB.
 
     Raises:
         TypeError: Something else than a path, and an int or a text.
         ValueError: A limit that is no number of bytes, is not positive or has no folder; a folder that
-            cannot be made, or is not private; a platform without ``flock`` (the cache needs Linux, or another
-            Unix).
+            cannot be made, or is not private; a platform without ``flock`` (the cache needs a Unix).
     """
     limit_bytes = DEFAULT_LIMIT_BYTES if cache_limit is None else parse_bytes("cache_limit", cache_limit)
     if limit_bytes <= 0:

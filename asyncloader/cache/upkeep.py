@@ -1,7 +1,7 @@
-"""What a disk cache holds, and making it smaller, whatever else goes on in it.
+"""Lists, prunes and verifies a disk cache, also while it is in use.
 
-Law: only files that are whole, or known to be bad, are taken away. One that is being downloaded stays, and so
-does what is read of a file that has gone: whoever has it open goes on reading it.
+Law: only files that are whole, or known to be bad, are removed. A file that is being downloaded stays, and a
+process that has a removed file open can still read it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class CacheFile:
     """A file of a cache.
 
     Attributes:
-        path: Below the ``cache_dir``. It is made of digests: which URL it had is not known.
-        size_bytes: Its length on disk, some hundred bytes more than the shard's.
+        path: Below the ``cache_dir``. It consists of digests: its URL is not known.
+        size_bytes: Its length on disk: that of the shard, a header and checksums.
         unused_s: How long ago it was last used.
-        is_bad: Whether it was found to be damaged, and is only kept to be looked at.
+        is_bad: Whether it is damaged, and only kept to be examined.
     """
 
     path: str
@@ -37,13 +37,13 @@ class CacheFile:
 
 @dataclass(frozen=True)
 class CacheContents:
-    """What a cache holds.
+    """What a cache contains.
 
     Attributes:
-        files: The shards, and those that were put aside; what was not used for longest comes first.
-        size_bytes: Of them all.
+        files: The shards, and damaged files; those unused for longest come first.
+        size_bytes: Of all files.
         downloads: How many shards are being downloaded now.
-        announced_bytes: Full lengths of these, as far as they are known.
+        announced_bytes: Their full lengths, as far as they are known.
     """
 
     files: tuple[CacheFile, ...]
@@ -54,7 +54,7 @@ class CacheContents:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was taken away, and what is left."""
+    """What was removed, and what is left."""
 
     removed: tuple[CacheFile, ...]
     removed_bytes: int
@@ -63,7 +63,7 @@ class Pruned:
 
 
 def list_cache(cache_dir: str | os.PathLike[str]) -> CacheContents:
-    """What is in a disk cache now. Files that killed downloads have left are removed, as by any download.
+    """The contents of a disk cache. Files of killed downloads are removed, as by any download.
 
     Raises:
         FileNotFoundError: There is no such folder, or no cache in it.
@@ -82,20 +82,20 @@ def prune_cache(
     older_than_s: float | None = None,
     dry_run: bool = False,
 ) -> Pruned:
-    """Take files away, those that were not used for longest first; nothing has to stop for it.
+    """Remove files, those unused for longest first. Processes can go on using the cache.
 
     Args:
         cache_dir: As given to ``from_urls``.
-        to_bytes: Until the files have no more than this; what is being downloaded comes on top.
-        older_than_s: Those that were not used for so long, whatever room there is.
-        dry_run: Only say which.
+        to_bytes: Until the files have at most so many bytes, without those being downloaded.
+        older_than_s: Files that were unused for so long, however much room there is.
+        dry_run: Only list them.
 
     Raises:
         FileNotFoundError: There is no such folder, or no cache in it.
         ValueError: The cache in it is not private; neither limit was given, or one below 0.
     """
     if to_bytes is None and older_than_s is None:
-        raise ValueError("say how far to prune: to how many bytes, or what was not used for how long")
+        raise ValueError("say how far to prune: to how many bytes, or files unused for how long")
     if min(to_bytes or 0, older_than_s or 0) < 0:
         raise ValueError(f"limits should be 0 or more, but got {to_bytes} bytes, {older_than_s} s")
     with open_cache(cache_dir) as folder:
@@ -112,10 +112,10 @@ def prune_cache(
 def choose_old(
     files: Sequence[CacheFile], to_bytes: int | None, older_than_s: float | None
 ) -> list[CacheFile]:
-    """Which files to take away; pure.
+    """Which files to remove; pure.
 
     Args:
-        files: What was not used for longest comes first.
+        files: Those unused for longest come first.
         to_bytes: See ``prune_cache``.
         older_than_s: Likewise.
     """
@@ -132,7 +132,7 @@ def choose_old(
 
 @contextmanager
 def open_cache(cache_dir: str | os.PathLike[str]) -> Iterator[CacheFolder]:
-    """The private folder of a cache that is there; makes none.
+    """The private folder of an existing cache; makes none.
 
     Raises:
         FileNotFoundError: There is no such folder, or no cache in it.
@@ -164,21 +164,17 @@ def _listed(folder: CacheFolder) -> tuple[CacheFile, ...]:
     )
 
 
-# A disk cache verified on demand, whatever else goes on in it.
-
-
 def verify_cache(cache_dir: str | os.PathLike[str]) -> list[str]:
-    """Read every shard of a disk cache and compare it with its digest; move the bad ones aside.
+    """Read every shard of a disk cache and compare it with its digest; move the bad ones to quarantine.
 
-    Nothing has to stop for it, and nothing is made by it. What it moves aside is downloaded again when it is
-    needed. ``asyncloader cache verify DIR`` does the same, and tells how much is there.
+    Processes can go on using the cache. A shard whose file was moved is downloaded again when it is needed.
+    ``asyncloader cache verify DIR`` does the same, and prints how much is there.
 
     Args:
         cache_dir: As given to ``from_urls``.
 
     Returns:
-        The files that were bad, by their new names below ``cache_dir``. Which URLs they had is not known: the
-        cache keeps none.
+        The new names of the bad files, below ``cache_dir``. Their URLs are not known: the cache stores none.
 
     Raises:
         FileNotFoundError: There is no such folder, or no cache in it.
@@ -189,7 +185,7 @@ def verify_cache(cache_dir: str | os.PathLike[str]) -> list[str]:
 
 @dataclass
 class Audit:
-    """What a cache was found to hold: the sound shards with their length, the new names of the others."""
+    """The result: the number of sound shards, their bytes, and the new names of the bad files."""
 
     sound: int = 0
     sound_bytes: int = 0
@@ -197,7 +193,7 @@ class Audit:
 
 
 def audit(cache_dir: str | os.PathLike[str]) -> Audit:
-    """As ``verify_cache``, and counts what is there."""
+    """As ``verify_cache``, and counts the sound shards."""
     verified = Audit()
     with open_cache(cache_dir) as folder:
         for below in sorted(folder.names(SHARDS)):

@@ -1,14 +1,15 @@
-"""The byte budget of a process: what its lanes may have under way, shared by them.
+"""The byte budget of a process, which its lanes share: how much they may have under way.
 
 Laws:
 
-* Together the lanes never take more than is of use, nor more than there is, but for the one part that the
-  lane whose turn it is needs next: nothing could be freed without it.
+* Together the lanes never take more than is useful, nor more than the total. The one exception is the part
+  that the lane whose turn it is needs next: without it nothing could be freed.
 * No lane takes more than its share, so that the first one leaves something for the others. A part that is
-  larger than a share is let in where a lane has none and there is room; those whose turn is near first.
-* Readers that are parts of one lane divide its share. Of them the one that the lane waits for is the one that
-  may go on in the lane's turn.
-* Who was refused is called when that may have changed; nobody has to ask again.
+  larger than a share is admitted if its lane has no other and there is room; lanes whose turn is near come
+  first.
+* Readers that are parts of one lane divide its share. In the lane's turn, the reader that the lane waits for
+  may go on.
+* A refused reader is called when that may have changed; no reader polls.
 """
 
 from __future__ import annotations
@@ -20,60 +21,59 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from time import monotonic
 
-# How many bytes are worth having under way; pure, so that the rule can be played against simulated links.
+# How many bytes should be under way; pure, so that the rule can be tested with simulated links.
 #
-# In flight is what the link needs, not what memory allows: pages that are touched once cost more than what
-# is done with their bytes. What a link needs, the product of its bandwidth and its delay, is found as
-# congestion control finds it (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5),
-# 2016), in rounds that end when what was under way at their beginning has been handed on:
+# In flight is what the link needs, not what memory allows: touching a page once costs more than the work on
+# its bytes. A link needs the product of its bandwidth and its delay. It is found as congestion control finds
+# it (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5), 2016), in rounds that end
+# when what was under way at their beginning has been passed on:
 #
-# * Until the first answer there is one request, and nothing competes with it.
-# * A round in which the consumer had to wait lets the number grow. If that brings no higher rate in three
-#   rounds, twice, the link is full, and the number goes back to what it was. From then on a little more is
-#   tried now and again, and a little less, which stays if it does as well.
-# * Rounds without waits let it sink, after a while, to where the consumer begins to wait again.
-# * It is never more than so many products of the largest rate of late and the least delay of all.
+# * Until the first answer there is one request without competition.
+# * The number grows after a round in which the consumer had to wait. If the rate does not rise within three
+#   rounds, twice, the link is full, and the number returns to its earlier value. From then on a little more
+#   and a little less are tried in turn; the lower number stays if it is as fast.
+# * Rounds without waits let it fall, after a while, to where the consumer begins to wait again.
+# * It never exceeds a fixed number of products of the largest recent rate and the least delay.
 #
-# BBR aims at two such products. Here the last rule only guards against rates that grow by themselves: bytes
-# are handed on in order, so that a late answer holds up all behind it, and what has to be covered is how
-# late answers are, not how early one of them can be. That is found by trying.
+# BBR aims at two such products. Here the last rule only guards against rates that grow for other reasons:
+# bytes are passed on in order, so a late answer delays all behind it. The number has to cover how late
+# answers are, not how early one can be, and that is found by trying.
 
-# What lanes read ahead at least, the first one and each other: four parts for the one whose turn it is, and
-# one for those that wait for theirs. 1 GB of tar from a server on loopback took no less of the processor's
+# The least that lanes read ahead, the first one and each other: four parts for the lane whose turn it is, and
+# one for each that waits for its turn. 1 GB of tar from a server on loopback took no less of the processor's
 # time with eight times as many bytes, and two fifths more with a hundred times: pages that are touched once.
 _LEAST_BYTES = 8 << 20
 _LANE_BYTES = 2 << 20
 
-# A consumer that waits for less than this share of its time would gain less than that by more bytes.
+# A consumer that waits for less than this share of its time would gain less than that from more bytes.
 _WAITS_SHARE = 0.08
 
-# The least time of a round: over less, a rate tells how threads took turns.
+# The least time of a round: in less, the rate depends on how threads took turns.
 ROUND_S = 0.05
 
-# Growth in a round: as much as the waits explain and a quarter more, but not more than BBR's gain at the
-# start.
+# Growth in a round: as much as the waits explain and a quarter more, but at most BBR's gain at the start.
 _SURPLUS = 1.25
 MOST_GROWTH = 2.89
 
-# The link is full if twice no round of three has brought so much more than the one before them. BBR asks for
-# a quarter, once, of rates that it has smoothed; a jittery store needs the second trial, a machine that is
-# getting into its stride the higher mark.
+# The link is full if twice none of three rounds was so much faster than the one before them. BBR asks for a
+# quarter, once, of smoothed rates. A jittery store needs the second trial, a machine that is warming up the
+# higher threshold.
 _BROUGHT = 1.6
 _TRIAL_ROUNDS = 3
 _FULL_TRIALS = 2
 
-# Once it is full: BBR's gains, and its cycle of one trial in eight rounds. More has to bring half of what was
-# added, less may cost next to nothing.
+# Once it is full: BBR's gains, and its cycle of one trial in eight rounds. A larger number has to gain half
+# of what was added; a smaller one may cost almost nothing.
 _MORE, _MORE_BROUGHT = 1.25, 1.12
 _LESS, _LESS_BROUGHT = 0.75, 0.97
 _REST_ROUNDS = 8
 
-# By how much it sinks in each round after so many without waits.
+# The factor by which it falls in each round after so many without waits.
 _SINK = 7 / 8
 
-# How many products are never exceeded. The delay is the least of any answer: in order, from a store whose
-# times are lognormal with a sigma of 1, it takes more than 30 of them to keep the link busy, as simulated in
-# tests/flow/test_readahead.py. From one on loopback, 64 of them are some 100 MB.
+# The most products. The delay is the least of any answer: for reading in order from a store with lognormal
+# times of sigma 1, more than 30 of them are needed to keep the link busy, as simulated in
+# tests/flow/test_readahead.py. For a store on loopback, 64 of them are some 100 MB.
 _MOST_PRODUCTS = 64
 
 # Shorter answers, such as a footer's, count as if they had so many bytes.
@@ -84,24 +84,24 @@ _REMEMBERED_RATES = 4
 
 
 def read_ahead_of(lanes: int, most_bytes: int) -> ReadAhead:
-    """What so many lanes of one process read ahead together.
+    """What the lanes of one process read ahead together.
 
     Args:
         lanes: How many.
-        most_bytes: What there is for them.
+        most_bytes: Their budget.
     """
     return ReadAhead(_LEAST_BYTES + (lanes - 1) * _LANE_BYTES, most_bytes)
 
 
 @dataclass(slots=True)
 class _Trial:
-    """Another number, held against what it was before.
+    """A new number, compared with the earlier one.
 
     Attributes:
-        before_bytes: The number before.
+        before_bytes: The earlier number.
         before_rate: The rate with it.
-        brings: By how much the rate has to grow at least.
-        at_once: Whether one round that does is enough; else their mean counts.
+        brings: The factor by which the rate has to grow at least.
+        at_once: Whether one such round is enough; otherwise the mean counts.
         rates: So far.
     """
 
@@ -112,7 +112,7 @@ class _Trial:
     rates: list[float] = field(default_factory=list)
 
     def has_succeeded(self, rate: float) -> bool | None:
-        """After one more round; None if that is not yet known."""
+        """The result after one more round; None while it is open."""
         self.rates.append(rate)
         wanted = self.brings * self.before_rate
         if self.at_once and rate >= wanted:
@@ -124,11 +124,11 @@ class _Trial:
 
 
 class ReadAhead:
-    """How many bytes the readers of one process may have requested and not yet handed on.
+    """How many bytes the readers of one process may have requested and not yet passed on.
 
     Args:
-        least_bytes: Where it begins, once there is an answer, and the fewest that it sinks to.
-        most_bytes: A cap, such as the memory that there is.
+        least_bytes: The number after the first answer, and the least it falls to.
+        most_bytes: A cap, such as the memory.
     """
 
     def __init__(self, least_bytes: int, most_bytes: int) -> None:
@@ -136,7 +136,7 @@ class ReadAhead:
         self._most_bytes = most_bytes
         #: What is allowed now.
         self.size_bytes = self._least_bytes
-        #: Whether there was an answer; before, one request is enough.
+        #: Whether there was an answer; before that, one request is enough.
         self.is_open = False
         #: The least time that an answer took, by origin.
         self._delays_s: dict[str, float] = {}
@@ -146,7 +146,7 @@ class ReadAhead:
         self._had_more = False
         self._resting_rounds = 0
         self._calm_rounds = 0
-        # The present round; it ends when what was under way at its beginning has been handed on.
+        # The current round; it ends when what was under way at its beginning has been passed on.
         self._round_bytes = 0
         self._began_s = 0.0
         self._handed_on_bytes = 0
@@ -154,7 +154,7 @@ class ReadAhead:
 
     @property
     def wants_more(self) -> bool:
-        """Whether the cap is all that keeps it from trying more."""
+        """Whether only the cap prevents it from trying more."""
         return self.size_bytes >= self._most_bytes and not self._calm_rounds
 
     def open(self, now_s: float) -> None:
@@ -167,7 +167,7 @@ class ReadAhead:
         """All bytes of an answer are there.
 
         Args:
-            origin: The server, or what else tells apart what is near and what is far.
+            origin: The server, whose distance decides the delay.
             size: How many bytes.
             took_s: From the request to the last of them.
         """
@@ -179,7 +179,7 @@ class ReadAhead:
         self._waited_s += seconds
 
     def handed_on(self, size: int, under_way_bytes: int, now_s: float) -> None:
-        """The consumer has taken so many bytes, and so many are under way; this may change ``size_bytes``."""
+        """The consumer has received bytes, and others are under way; this may change ``size_bytes``."""
         self._handed_on_bytes += size
         took_s = now_s - self._began_s
         if self._handed_on_bytes < self._round_bytes or took_s < ROUND_S:
@@ -230,7 +230,7 @@ class ReadAhead:
             self._trial = _Trial(before_bytes, before_rate, brings, at_once=not self._is_full)
 
     def _useful_bytes(self) -> float:
-        """Beyond this, more bytes under way bring no more, whatever the rates seem to tell."""
+        """Beyond this, bytes under way add no speed, whatever the rates seem to show."""
         if not self._delays_s:
             return self._most_bytes
         return _MOST_PRODUCTS * max(self._rates) * max(self._delays_s.values())
@@ -249,7 +249,7 @@ class Budget:
     Args:
         total_bytes: For all together.
         lanes: In the order of their turns, which begins with the first.
-        read_ahead: Decides how much of the total is of use; None, the default, takes all of it to be.
+        read_ahead: Decides how much of the total is useful; None, the default, uses all of it.
     """
 
     def __init__(self, total_bytes: int, lanes: Sequence[int], read_ahead: ReadAhead | None = None) -> None:
@@ -259,32 +259,32 @@ class Budget:
         #: The part of a lane that it waits for; a lane that has no parts is not in here.
         self._due: dict[int, tuple[int, ...]] = {}
         self._taken_bytes = self._aside_bytes = 0
-        # Claims belong to a loop, and turns are passed on by the thread that reads.
+        # Reservations are used on a loop, and turns are passed on by the thread that reads.
         self._lock = threading.Lock()
         self._refused: dict[Reservation, int] = {}
         self._was_short = False
 
     def claim(self, lane: int) -> Reservation:
-        """What the one reader of ``lane`` takes."""
+        """The reservation of the only reader of ``lane``."""
         return Reservation(self, lane, 1.0)
 
     def portion(self, lane: int, number: int, share: float) -> Portion:
-        """What part ``number`` of a lane has of it; see ``Portion``."""
+        """The portion of part ``number`` of a lane; see ``Portion``."""
         return Portion(self, lane, share, (number,))
 
     @property
     def allowed_bytes(self) -> int:
-        """What all lanes together may have now."""
+        """The bytes that all lanes together may have now."""
         left_bytes = self._total_bytes - self._aside_bytes
         return left_bytes if self._read_ahead is None else min(self._read_ahead.size_bytes, left_bytes)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether more would be of use than there is, and a reader has asked for more."""
+        """Whether more than the total would be useful, and a reader was refused."""
         return self._was_short and self._read_ahead is not None and self._read_ahead.wants_more
 
     def pass_turn(self, lane: int) -> None:
-        """It is the turn of ``lane`` now: it may go on, whoever holds what."""
+        """It is the turn of ``lane`` now: it may go on, whatever the others hold."""
         with self._lock:
             self._turn = lane
             woken = self._take_out_due()
@@ -300,13 +300,13 @@ class Budget:
         _wake(woken)
 
     def _room_bytes(self) -> int:
-        """Up to where lanes may take."""
+        """How many bytes the lanes may take in all."""
         if self._read_ahead is not None and not self._read_ahead.is_open and self._taken_bytes:
             return 0  # nothing competes with the first request
         return self.allowed_bytes
 
     def _is_due(self, claim: Reservation) -> bool:
-        """Whether the lane whose turn it is waits for this one, as far as it has said."""
+        """Whether the lane whose turn it is waits for this reader, as far as is known."""
         due = self._due.get(claim.lane, ())
         return claim.lane == self._turn and claim.part[: len(due)] == due[: len(claim.part)]
 
@@ -327,7 +327,7 @@ class Budget:
         for claim in sorted(self._refused, key=lambda claim: (self._places[claim.lane] - turn) % count):
             room -= self._refused[claim]
             if room < 0:
-                break  # smaller ones behind it would keep it out for ever
+                break  # smaller ones behind it would keep it out forever
             woken.append(claim)
         for claim in woken:
             del self._refused[claim]
@@ -341,8 +341,8 @@ class Portion:
     Attributes:
         budget: Whole.
         lane: Of the budget.
-        share: What the reader of the part may count on, of the lane's.
-        part: Its number in the lane, behind those of the parts that it is a part of.
+        share: The share of the lane's bytes that the reader of the part may count on.
+        part: Its number in the lane, after the numbers of the parts that contain it.
     """
 
     budget: Budget
@@ -351,31 +351,31 @@ class Portion:
     part: tuple[int, ...]
 
     def claim(self, lane: int) -> Reservation:
-        """What the one reader of this part takes.
+        """The reservation of the only reader of this part.
 
         Args:
-            lane: What the part takes itself for, which says nothing here.
+            lane: The number of the part as a lane, which is not used here.
         """
         return Reservation(self.budget, self.lane, self.share, self.part)
 
     def portion(self, lane: int, number: int, share: float) -> Portion:
-        """What a part of this part has of it."""
+        """The portion of a part of this part."""
         return Portion(self.budget, self.lane, self.share * share, (*self.part, number))
 
     def wait(self) -> None:
-        """The lane waits for this part of it now, and goes on with what it brings."""
+        """The lane waits for this part of it now."""
         self.budget.wait_for(self.lane, self.part)
 
 
 class Reservation:
-    """The part of a budget that one reader has taken.
+    """The bytes of a budget that one reader has taken.
 
     Attributes:
-        share: What it may count on, of what its lane may have.
-        part: Which part of its lane it reads; none if it is the lane's one reader.
-        taken_bytes: Taken and not given back.
-        aside_bytes: Set aside, likewise.
-        on_room: Called in any thread when a refused reader should ask again.
+        share: The share of its lane's bytes that it may count on.
+        part: Which part of its lane it reads; empty if it is the lane's only reader.
+        taken_bytes: Taken and not freed.
+        aside_bytes: Set aside for something else than reading, and not returned.
+        on_room: Called in any thread when a refused reader should retry.
     """
 
     def __init__(self, budget: Budget, lane: int, share: float, part: tuple[int, ...] = ()) -> None:
@@ -384,7 +384,7 @@ class Reservation:
         self.share = share
         self.part = part
         self.taken_bytes = self.aside_bytes = 0
-        self.on_room: Callable[[], object] = bool  # nobody is there yet
+        self.on_room: Callable[[], object] = bool  # does nothing until there is a reader
 
     @property
     def most_bytes(self) -> int:
@@ -425,7 +425,7 @@ class Reservation:
 
         Args:
             size: In bytes.
-            is_handed_on: The consumer has them; False where nobody wants them any more.
+            is_handed_on: Whether the consumer has received them.
         """
         budget = self._budget
         with budget._lock:
@@ -441,7 +441,7 @@ class Reservation:
 
         Args:
             size: In bytes.
-            most_share: More than this part of what the reader could have at most is refused.
+            most_share: More than this share of ``most_bytes`` is refused.
         """
         budget = self._budget
         with budget._lock:
@@ -469,13 +469,13 @@ class Reservation:
                 self._budget._read_ahead.received(origin, size, took_s)
 
     def waited(self, seconds: float) -> None:
-        """The consumer had to wait for what this reader brings; called in its thread."""
+        """The consumer had to wait for this reader; called in the consumer's thread."""
         if self._budget._read_ahead is not None:
             with self._budget._lock:
                 self._budget._read_ahead.waited(seconds)
 
     def close(self) -> None:
-        """Give everything back. Idempotent."""
+        """Return everything. Idempotent."""
         self.on_room = bool
         with self._budget._lock:
             self._budget._refused.pop(self, None)
@@ -490,5 +490,5 @@ def _wake(refused: Iterable[Reservation]) -> None:
 
 
 def claim_alone(total_bytes: int) -> Reservation:
-    """A budget for one reader, which shares it with nobody and may always have all of it."""
+    """A budget for one reader, which may always have all of it."""
     return Budget(total_bytes, [0]).claim(0)

@@ -2,20 +2,20 @@
 
 Laws:
 
-* Either end may be a thread or a coroutine; the rules are the same and are written once, under one
-  lock. Only the waiting differs.
-* The bound is a cost (bytes, or 1 an item) that the maker of the channel must choose. One item is
-  always let in when nothing is held, however costly, so that an over-size item cannot deadlock.
-* The end and errors travel on the channel itself, after the items sent before them; no item value is
-  special. Both stay: each receiver that asks again gets the same again, until the channel is closed.
-* An item wakes one receiver, and freed room the senders that fit into it, in line. Whoever is woken looks
-  for itself, and stays in line until it has what it waits for or gives up (timed out, cancelled): who is to
-  be awake follows from the lines alone, so that no wake can be lost.
-* An exception of a signal's handler may come at any call in here, and behind one. It loses no item and no
-  wake: wakes come before the change that they are for, and that consists of assignments. A receiver that
-  was interrupted with an item puts it back. ``finish`` and ``close`` that were interrupted can be repeated.
-* ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed``, drops what is held, and
-  tells whoever asked with ``on_close``. No wait is unbounded: whoever owns a channel closes it.
+* Either end may be a thread or a coroutine. The rules are the same and are written once, under one lock; only
+  the waiting differs.
+* The bound is a cost (bytes, or 1 per item) that the maker of the channel chooses. One item is always
+  accepted when the channel is empty, whatever its cost, so that an over-size item cannot deadlock.
+* The end and errors travel on the channel itself, after the items sent before them; no item value is special.
+  Both stay: every further ``receive`` gets the same, until the channel is closed.
+* An item wakes one receiver, and freed room wakes the senders that fit into it, in order. A woken waiter
+  checks for itself, and stays in line until it has what it waits for or gives up (timed out, cancelled). The
+  lines alone decide which waiters have to be awake, so no wake can be lost.
+* An exception of a signal handler may come at and after any call in here. It loses no item and no wake: wakes
+  come before the change that they announce, which consists of assignments. A receiver that was interrupted
+  with an item puts it back. ``finish`` and ``close`` can be repeated after an interruption.
+* ``close`` (by the receiver) wakes every sender with ``ChannelClosed``, drops what is held, and calls the
+  functions of ``on_close``. No wait is unbounded: the owner of a channel closes it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,19 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import format_stack, is_in_users_code
 
-# Who stands in a channel's line: a blocked thread, or a suspended coroutine.
-
 
 class Waiter(Protocol):
-    """Somebody in line. All but the waiting itself happens under the lock of whoever keeps that line."""
+    """A thread or coroutine in line. All but the waiting itself happens under the channel's lock."""
 
     cost: int
     is_awake: bool
 
     def wake(self) -> bool:
-        """Let it look again, once until it waits anew; says whether there still is somebody to do so."""
+        """Wake it to check again, once until it waits anew; returns whether it still exists."""
         ...
 
     def wait_anew(self) -> None:
-        """It has looked, and waits anew."""
+        """It has checked, and waits again."""
         ...
 
 
@@ -60,7 +58,7 @@ class ThreadWaiter:
 
     def __init__(self, cost: int) -> None:
         self.cost = cost
-        # Held until somebody wakes it. A threading.Event would make two more, and takes three times as long.
+        # Held until the waiter is woken. A threading.Event would make two more, and take three times as long.
         self._asleep = threading.Lock()
         self._asleep.acquire()
         self.is_awake = False
@@ -91,7 +89,7 @@ class LoopWaiter:
     def wake(self) -> bool:
         if self.is_awake:
             return not self._loop.is_closed()
-        # From its own loop at once: the way for other threads costs twice as much.
+        # Directly from its own loop: the call for other threads costs twice as much.
         if asyncio._get_running_loop() is self._loop:
             self._settle()
         elif not call_in_loop(self._loop, self._settle):
@@ -130,7 +128,7 @@ R = TypeVar("R", covariant=True)
 
 
 class Receiver(Protocol[R]):
-    """The receiving end of a stream, whatever makes it: a channel, a worker, a stage behind one."""
+    """The receiving end of a stream: of a channel, a worker, or a stage behind one."""
 
     def receive(self, timeout_s: float | None = None) -> R:
         """The next item; raises EndOfChannel after the last one, or the stream's own error.
@@ -145,27 +143,27 @@ class Receiver(Protocol[R]):
         ...
 
     def close(self) -> None:
-        """Say that nothing more is wanted, and free what the stream holds. Idempotent."""
+        """End the stream from the receiver's side, and free what it holds. Idempotent."""
         ...
 
 
 class EndOfChannel(Exception):
-    """The sender has finished and everything it sent was received."""
+    """The sender has finished, and everything it sent was received."""
 
 
 class ReceiveTimeout(TimeoutError):
-    """Nothing came in time. A TimeoutError of any other class is an error of the stream itself."""
+    """Nothing came in time. A TimeoutError of another class is an error of the stream itself."""
 
 
 class ChannelClosed(Exception):
-    """The receiver has gone; nothing sent will be read."""
+    """The receiver has closed the channel; nothing sent will be read."""
 
 
 class Channel(Generic[T]):
     """A first-in first-out hand-over, bounded by cost.
 
     Args:
-        capacity: The summed cost that may be held, in the unit of the senders' ``cost``. No default:
+        capacity: The total cost that may be held, in the unit of the senders' ``cost``. It has no default:
             the right bound depends on what is sent.
     """
 
@@ -179,7 +177,7 @@ class Channel(Generic[T]):
         self._error: BaseException | None = None
         self._error_frames: TracebackType | None = None
         self._closed = False
-        #: In line for an item, and for room; those that were woken and have not looked yet among them.
+        #: In line for an item, and for room; including those that were woken and have not checked yet.
         self._receivers: deque[Waiter] = deque()
         self._senders: deque[Waiter] = deque()
         self._on_close: list[Callable[[], object]] = []
@@ -187,7 +185,7 @@ class Channel(Generic[T]):
     # --- the sender's end ---
 
     def send(self, item: T, cost: int = 1, on_wait: Callable[[], object] | None = None) -> None:
-        """Hand over ``item``, blocking this thread while the channel is full.
+        """Send ``item``; blocks this thread while the channel is full.
 
         Args:
             item: What the receiver gets.
@@ -195,7 +193,7 @@ class Channel(Generic[T]):
             on_wait: Called before this thread waits, if it has to.
 
         Raises:
-            ChannelClosed: The receiver has gone.
+            ChannelClosed: The receiver has closed the channel.
         """
         waiting: list[ThreadWaiter] = []
         try:
@@ -208,14 +206,14 @@ class Channel(Generic[T]):
             raise
 
     def wait_room(self, cost: int, on_wait: Callable[[], object] | None = None) -> None:
-        """Block this thread until an item of that cost could be sent, for whoever makes it only then.
+        """Block this thread until an item of that cost could be sent, for senders that make it only then.
 
         Args:
             cost: Of that item.
             on_wait: See ``send``.
 
         Raises:
-            ChannelClosed: The receiver has gone.
+            ChannelClosed: The receiver has closed the channel.
         """
         waiting: list[ThreadWaiter] = []
         try:
@@ -225,7 +223,7 @@ class Channel(Generic[T]):
                 waiting[0].wait()
         finally:
             if waiting:
-                self._give_up(waiting)  # others in line need not wait until the item is made
+                self._give_up(waiting)  # others in line should not wait until the item is made
 
     async def send_async(self, item: T, cost: int = 1) -> None:
         """Like ``send``, from a coroutine. If cancelled while waiting, the item was not sent."""
@@ -238,7 +236,7 @@ class Channel(Generic[T]):
             raise
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Say that nothing more will be sent, and why. Only the first call counts."""
+        """End the stream from the sender's side, maybe with an error. Only the first call counts."""
         with self._lock:
             if not self._finished:
                 self._error = error
@@ -249,7 +247,7 @@ class Channel(Generic[T]):
             self._wake(self._receivers)
 
     def on_close(self, call: Callable[[], object]) -> None:
-        """Call ``call`` once, in the closing thread, if the receiver goes before the sender finishes.
+        """Call ``call`` once, in the closing thread, if the receiver closes before the sender finishes.
 
         For a sender that may be waiting for something else than this channel.
         """
@@ -266,13 +264,12 @@ class Channel(Generic[T]):
         """The next item, blocking this thread until there is one.
 
         Args:
-            timeout_s: How long to wait at most; None, the default, leaves it to whoever owns the channel
-                to close it.
+            timeout_s: How long to wait at most; None, the default, waits until the owner closes the channel.
 
         Raises:
             ReceiveTimeout: Nothing came for ``timeout_s``; the channel is as it was.
-            EndOfChannel: Nothing more will come.
-            BaseException: What the sender passed to ``finish``; each time anew that one asks.
+            EndOfChannel: The sender has finished.
+            BaseException: What the sender passed to ``finish``, at each call.
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
         waiting: list[ThreadWaiter] = []
@@ -301,7 +298,7 @@ class Channel(Generic[T]):
         return taken[0][0]
 
     def close(self) -> None:
-        """Tell the senders that nobody reads any more, and drop what is held. Idempotent."""
+        """Report to the senders that the receiver has gone, and drop what is held. Idempotent."""
         calls: list[Callable[[], object]] = []
         try:
             with self._lock:
@@ -327,7 +324,7 @@ class Channel(Generic[T]):
 
     # --- the rules ---
 
-    # ``waiting`` holds the waiter of a call, once it has one: whoever is interrupted leaves the line by it.
+    # ``waiting`` holds the waiter of a call, once it has one: an interrupted call leaves the line with it.
 
     def _try_send(self, item: T, cost: int, waiting: list[W], kind: Callable[[int], W]) -> bool:
         with self._lock:
@@ -357,30 +354,30 @@ class Channel(Generic[T]):
     def _try_receive(
         self, taken: list[tuple[T, int] | None], waiting: list[W], kind: Callable[[int], W]
     ) -> bool:
-        """Put the next item into ``taken``; False if one has to wait for it, and stands in line."""
+        """Put the next item into ``taken``; False if the caller has to wait, and stands in line."""
         with self._lock:
             if self._items:
                 if waiting:
                     self._leave(self._receivers, waiting[0])
-                # One that is awake is the usual case, until its thread gets going.
+                # One that is awake is the usual case, until its thread runs.
                 if (line := self._senders) and (len(line) > 1 or not line[0].is_awake):
                     self._wake_senders(self._held - self._items[0][1], len(self._items) - 1)
             if self._items:  # a garbage collection meanwhile may have closed this channel
-                # Nothing is called from here on, and so nothing comes in between.
+                # Nothing is called from here on, so nothing can interrupt.
                 taken[0] = first = self._items[0]
                 self._held -= first[1]
                 del self._items[0]
                 return True
             if self._finished:
                 if self._error is not None:
-                    # Without the frames of those who asked before.
+                    # Without the frames of earlier receivers.
                     raise self._error.with_traceback(self._error_frames)
                 raise EndOfChannel
             self._stand(self._receivers, waiting, kind, 0)
         return False
 
     def _stand(self, line: deque[Waiter], waiting: list[W], kind: Callable[[int], W], cost: int) -> None:
-        """Stand in line, where one has stood if one has."""
+        """Stand in line, in the same place if the caller has one."""
         if not waiting:
             waiting.append(kind(cost))
         waiter = waiting[0]
@@ -388,7 +385,7 @@ class Channel(Generic[T]):
             waiter.wait_anew()
         else:
             line.append(waiter)
-        if self._closed:  # by a garbage collection, since we looked: it has not seen this waiter
+        if self._closed:  # by a garbage collection meanwhile, which has not seen this waiter
             waiter.wake()
 
     def _leave(self, line: deque[Waiter], waiter: Waiter) -> None:
@@ -396,7 +393,7 @@ class Channel(Generic[T]):
             line.remove(waiter)
 
     def _wake_senders(self, held: int, items: int) -> None:
-        """Wake those that can go on if so much is held. A large one in front is not passed by."""
+        """Wake senders that can go on if so much is held. Smaller ones do not overtake a large one."""
         room = self._capacity - held
         for waiter in [*self._senders]:
             if waiter.cost > room and items:
@@ -408,7 +405,7 @@ class Channel(Generic[T]):
                 self._leave(self._senders, waiter)
 
     def _wake_receivers(self, items: int) -> None:
-        """Wake as many as there are items, those in front."""
+        """Wake as many receivers as there are items, from the front."""
         for waiter in [*self._receivers]:
             if not items:
                 break
@@ -422,7 +419,7 @@ class Channel(Generic[T]):
             waiter.wake()
 
     def _give_up(self, waiting: list[W], taken: list[tuple[T, int] | None] | None = None) -> None:
-        """Put back an item that was ``taken``, and let nobody wait for what a waiter has stood for."""
+        """Put back an item that was ``taken``, and wake others in place of a waiter that leaves."""
         with self._lock:
             if taken is not None and taken[0] is not None and not self._closed:
                 self._held += taken[0][1]
@@ -436,15 +433,12 @@ class Channel(Generic[T]):
                 self._wake_receivers(len(self._items))
 
 
-# A thread that runs a generator and hands its items over, bounded by cost.
-
 # As for the engine: far above what clean-up takes. A user's function may be stuck in this thread, and a
-# thread cannot be killed; beyond the deadline we say so and go on.
+# thread cannot be killed; beyond the deadline there is a warning.
 _CLOSE_DEADLINE_S = 5.0
 
 OWN_THREADS = ("asyncloader-", "asyncio_")
-"""How the library's threads are named: the engine's, the producers', the map's and the device's, and those in
-which the loop reads files."""
+"""The prefixes of the names of the library's threads; the loop reads files in those of the second."""
 
 
 class Producer(Generic[T]):
@@ -452,9 +446,9 @@ class Producer(Generic[T]):
 
     Args:
         generate: Called in the thread; yields pairs of an item and its cost.
-        capacity: Bound on the summed cost of the items made and not yet received, the one in the making
-            included; one is always let in.
-        on_close: Called first when the receiver closes, to wake the generator wherever it waits.
+        capacity: Bound on the total cost of the items made and not yet received, including the one being
+            made; one is always accepted.
+        on_close: Called first when the receiver closes, to wake the generator if it waits.
         name: Of the thread.
         on_wait: Called in the thread before it waits for the receiver, if it has to.
     """
@@ -471,13 +465,13 @@ class Producer(Generic[T]):
         self._on_close = on_close
         self._closed = False
         self._starter: threading.Thread | None = None
-        # A daemon, since the interpreter joins others before any finalizer could end this one.
+        # A daemon, since the interpreter joins other threads before any finalizer could end this one.
         self._thread = threading.Thread(
             target=_produce, args=(generate, self._channel, on_wait), name=name, daemon=True
         )
 
     def start(self) -> None:
-        """Start the thread, which belongs to the one that calls this."""
+        """Start the thread; the calling thread owns it."""
         self._starter = threading.current_thread()
         self._thread.start()
 
@@ -492,7 +486,7 @@ class Producer(Generic[T]):
     def close(self) -> None:
         """Stop the generator and join the thread, under a deadline. Idempotent.
 
-        Of the library's own threads only the one that has started it joins it.
+        Of the library's own threads, only the one that has started it joins it.
         """
         if self._closed:
             return
@@ -503,12 +497,12 @@ class Producer(Generic[T]):
             self._join()
             self._closed = True
             raise
-        # Only now: closing that was interrupted, as by Ctrl-C, can be repeated.
+        # Only now, so that closing can be repeated after an interruption such as Ctrl-C.
         self._join()
         self._closed = True
 
     def describe_stack(self) -> str:
-        """Where the thread is now, or one that calls the user's functions for it; the latest call last."""
+        """The stack of the thread, or of one that calls the user's functions for it; the latest call last."""
         frames = sys._current_frames()
         callers = [each for each in threading.enumerate() if getattr(each, "serves", None) is self._thread]
         for thread in (*callers, self._thread):
@@ -521,8 +515,8 @@ class Producer(Generic[T]):
     def _join(self) -> None:
         if self._thread.ident is None:
             return
-        # A garbage collection may run a finalizer in any thread, also in one that this one waits for. For its
-        # starter it never waits: so that one joins it, which may be a thread of the library itself.
+        # A garbage collection may run a finalizer in any thread, also in one that this one waits for. It
+        # never waits for its starter, so that one may join it, even if it is a thread of the library.
         here = threading.current_thread()
         if here is not self._starter and here.name.startswith(OWN_THREADS):
             return
@@ -541,17 +535,18 @@ def _produce(
     channel: Channel[T],
     on_wait: Callable[[], object] | None,
 ) -> None:
-    # The thread holds the channel alone, never the Producer: its owner must be able to go away.
+    # The thread refers to the channel only, never to the Producer, which can then be collected.
     try:
         with closing(generate()) as items:
             for item, cost in items:
                 channel.send(item, cost, on_wait)
                 del item
-                # Before the next one is made, which is taken to cost as much: made, it would be held beside.
+                # Before the next one is made, which is expected to cost as much: it would be held in
+                # addition.
                 channel.wait_room(cost, on_wait)
     except ChannelClosed:
         return
-    except BaseException as error:  # whatever it is, the consumer has to hear of it
+    except BaseException as error:  # any error is passed to the consumer
         channel.finish(error)
     else:
         channel.finish()

@@ -1,10 +1,10 @@
-"""One event loop on its own thread, always turning while the consumer computes.
+"""One event loop on its own thread, which runs while the consumer computes.
 
 Laws:
 
 * Every task of the library is started through a ``Scope``; ``create_task`` appears here and nowhere else.
-* Whoever started an engine stops it: ``stop`` cancels all its tasks, waits for their clean-up under a
-  deadline, closes the loop and joins the thread. Nothing outlives it.
+* The owner of an engine stops it: ``stop`` cancels all its tasks, waits for their clean-up under a
+  deadline, closes the loop and joins the thread. Nothing is left behind.
 * An engine belongs to the process that started it; it is never used across a fork.
 """
 
@@ -22,15 +22,6 @@ from typing import Any, TypeAlias, TypeVar
 from .channel import OWN_THREADS, Channel, call_in_loop
 from .process import occupy_standard_descriptors
 
-# The user's own clients on an engine's loop: entered when they are first wanted, left after all tasks.
-#
-# Laws:
-#
-# * Each is entered and left in one task, as contexts with scopes of their own need it.
-# * All are left when the engine stops, after the last of the tasks that may use them has ended; one that is
-#   still being entered is cancelled.
-# * Leaving has a deadline. What goes wrong there is kept for whoever stops the engine.
-
 MakeContext: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 # Below the engine's own deadline, so that the error names what is stuck.
@@ -38,7 +29,15 @@ _LEAVE_DEADLINE_S = 4.0
 
 
 class UserContexts:
-    """The clients of one engine."""
+    """The user's own clients on an engine's loop: entered when they are first needed, left after all tasks.
+
+    Laws:
+
+    * Each is entered and left in one task, which contexts with scopes of their own need.
+    * All are left when the engine stops, after the last task that may use them. One that is still being
+      entered is cancelled.
+    * Leaving has a deadline. An error there is kept, and ``Engine.stop`` raises it.
+    """
 
     def __init__(self) -> None:
         self._leaving = asyncio.Event()
@@ -46,7 +45,7 @@ class UserContexts:
         self._errors: list[Exception] = []
 
     async def reside(self, make: MakeContext, entered: Channel[Any]) -> None:
-        """Enter ``make()``, send its value, and leave it when told; the life of one client.
+        """Enter ``make()``, send its value, and leave it after ``leave``: the life of one client.
 
         Raises:
             Exception: What making or entering it raised.
@@ -73,13 +72,13 @@ class UserContexts:
             self._entering.discard(task)
 
     def leave(self) -> None:
-        """Have all be left; their tasks end when they are."""
+        """Leave all of them; their tasks end then."""
         self._leaving.set()
         for task in self._entering:
             task.cancel()
 
     def take_error(self) -> Exception | None:
-        """What went wrong while leaving, once; None if nothing did."""
+        """The first error while leaving, once; None if there was none."""
         errors, self._errors = self._errors, []
         return errors[0] if errors else None
 
@@ -101,8 +100,8 @@ def _name_of(make: MakeContext) -> str:
     return getattr(made_of, "__qualname__", None) or type(made_of).__qualname__
 
 
-# Clean-up is closing sockets and files. Five seconds is torch's patience with a worker, and far above
-# the milliseconds it takes; beyond it something is stuck and the caller should hear of it.
+# Clean-up closes sockets and files. Five seconds is how long torch waits for a worker, and far above the
+# milliseconds that it takes; beyond that something is stuck, which is an error.
 _STOP_DEADLINE_S = 5.0
 
 
@@ -146,13 +145,12 @@ class Scope:
                 del alone, context
 
     def start(self, work: Work, outlet: Channel[Any] | None = None) -> Callable[[], object]:
-        """Run ``work()`` beside the others; how it ends is how ``outlet`` ends. Gives what cancels it.
+        """Run ``work()`` beside the others; ``outlet`` ends as it ends. Returns a function that cancels it.
 
-        When the task returns, the channel is finished; an exception finishes the channel with it; if
-        it is cancelled first, the channel ends with ``EngineStopped``, so that a cut stream can never
-        be taken for one that ended. If the channel is closed first, the task is cancelled: nobody is
-        left to want what it does, whatever it waits for. Without an outlet, an exception cancels the
-        others and leaves the scope.
+        When the task returns, the channel is finished; an exception finishes the channel with it. If it is
+        cancelled first, the channel ends with ``EngineStopped``, so that a cut stream cannot be taken for one
+        that ended. If the channel is closed first, the task is cancelled, since its result is not needed any
+        more. Without an outlet, an exception cancels the others and leaves the scope.
         """
         running = work() if outlet is None else _run_into(work, outlet)
         try:
@@ -162,11 +160,11 @@ class Scope:
             if outlet is None:
                 raise
             outlet.finish(EngineStopped())
-            return bool  # there is nothing to cancel
+            return bool  # nothing to cancel
         if outlet is not None:
             # A loop that is closed has ended the task.
             outlet.on_close(partial(call_in_loop, task.get_loop(), task.cancel))
-            # Also of a task that was cancelled before its first step, and so never ran at all.
+            # Also for a task that was cancelled before its first step, and so never ran.
             task.add_done_callback(lambda _: outlet.finish(EngineStopped()))
         return task.cancel
 
@@ -197,15 +195,15 @@ class Engine:
         self._residence: Scope | None = None
 
     def start(self) -> None:
-        """Start the thread, and return once its loop turns.
+        """Start the thread, and return once its loop runs.
 
         Raises:
-            OSError: No loop could be made, such as for want of descriptors.
+            OSError: No loop could be made, such as without free descriptors.
         """
         assert self._thread is None, "an engine starts once"
         occupy_standard_descriptors()
-        # A daemon: the interpreter must be able to exit while a consumer holds an unfinished
-        # iterator; its finalizer stops the engine during exit.
+        # A daemon: the interpreter must be able to exit while a consumer has an unfinished iterator, whose
+        # finalizer stops the engine during exit.
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -214,7 +212,7 @@ class Engine:
 
     @property
     def native_id(self) -> int | None:
-        """The system's number of its thread; None before it is started."""
+        """The system's id of its thread; None before it is started."""
         return None if self._thread is None else self._thread.native_id
 
     def submit(self, work: Work, outlet: Channel[Any]) -> None:
@@ -226,7 +224,7 @@ class Engine:
         self._start_in(self._scope, work, outlet)
 
     def enter(self, make: MakeContext) -> Any:
-        """Enter ``make()`` on the loop and give its value; it is left after the last task, when all stops.
+        """Enter ``make()`` on the loop and return its value; left after the last task when the engine stops.
 
         Blocks the calling thread, which is not the loop's.
 
@@ -243,7 +241,7 @@ class Engine:
             raise
 
     def check(self) -> None:
-        """For who works for a stopped engine without asking anything of it.
+        """Raise if the engine was stopped: for work that does not use the engine otherwise.
 
         Raises:
             EngineStopped: The engine was stopped before.
@@ -252,8 +250,10 @@ class Engine:
             raise EngineStopped
 
     def on_stop(self, call: Callable[[], object]) -> Callable[[], object]:
-        """Call ``call`` when the engine is stopped, in the stopping thread: for who waits for something else
-        than its tasks, and then asks ``check``. Gives what takes that back.
+        """Call ``call`` when the engine is stopped, in the stopping thread.
+
+        For threads that wait for something else than its tasks, and then call ``check``. Returns a function
+        that undoes this.
         """
         key = object()
         self._at_stop[key] = call
@@ -262,7 +262,7 @@ class Engine:
     def stop(self) -> None:
         """Cancel every task, close the loop and join the thread. Idempotent, from any thread.
 
-        One of the library's own threads joins nothing: it may hold what the tasks' clean-up needs.
+        One of the library's own threads does not join it: it may hold what the tasks' clean-up needs.
 
         Raises:
             RuntimeError: The tasks' clean-up did not end within its deadline of five seconds.
@@ -297,7 +297,7 @@ class Engine:
         except Exception as at_stop:
             if not isinstance(error, Exception):
                 raise
-            # The first one is what the user has to know.
+            # The first error is the one that the user has to see.
             error.add_note(f"then, while the engine stopped: {type(at_stop).__name__}: {at_stop}")
 
     def _start_in(self, scope: Scope | None, work: Work, outlet: Channel[Any]) -> None:
@@ -348,16 +348,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-# What a thread opens is closed, also if nobody waits for it any more.
-
 T = TypeVar("T")
 
 
 async def opened(opening: asyncio.Future[T], close: Callable[[T], object]) -> T:
-    """What a thread is opening. If cancelled meanwhile, it is closed as soon as it is there.
+    """Wait for what a thread is opening. If cancelled meanwhile, it is closed as soon as it is open.
 
     Args:
-        opening: Of ``run_in_executor``: a thread cannot be cancelled.
+        opening: From ``run_in_executor``: a thread cannot be cancelled.
         close: Called on the loop.
     """
     try:
@@ -369,16 +367,13 @@ async def opened(opening: asyncio.Future[T], close: Callable[[T], object]) -> T:
         raise
 
 
-# Waiting for a time: a pause, and an alarm for waits that last too long.
-
-
 async def pause(seconds: float) -> None:
-    """Wait for a time that was computed, such as before another attempt; never in order to look again."""
+    """Wait for a computed time, such as before a retry; never in order to poll."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 
     def end() -> None:
-        if not over.done():  # the pause may be cancelled in the very moment that it is over
+        if not over.done():  # the pause may be cancelled at the moment it is over
             over.set_result(None)
 
     timer = loop.call_later(seconds, end)
@@ -389,10 +384,10 @@ async def pause(seconds: float) -> None:
 
 
 class Alarm:
-    """Rings when a wait lasts too long, and costs next to nothing for the many waits that do not.
+    """Rings when a wait lasts too long, and costs almost nothing for waits that do not.
 
-    A timer for each wait would cost more than the wait of a busy stream; here one timer outlives many
-    waits, and looks only when it is due whether the present one has lasted.
+    A timer for each wait would cost more than the wait of a busy stream. Here one timer serves many waits,
+    and checks only when it is due whether the current one has lasted too long.
 
     Args:
         ring: Called on the loop, once for each wait that is too long.
@@ -402,7 +397,7 @@ class Alarm:
         self._ring = ring
         self._loop = asyncio.get_running_loop()
         self._due_s: float | None = None
-        # uvloop's handles of short timers do not tell when they are due.
+        # uvloop's handles of short timers do not know when they are due.
         self._look_s = 0.0
         self._timer: asyncio.Handle | None = None
 
@@ -420,7 +415,7 @@ class Alarm:
         self._due_s = None
 
     def close(self) -> None:
-        """Ring no more."""
+        """Stop ringing."""
         self._due_s = None
         if self._timer is not None:
             self._timer.cancel()
@@ -440,14 +435,11 @@ class Alarm:
         self._timer = self._loop.call_at(look_s, self._look)
 
 
-# Blocking work on a thread of its own, for a coroutine that waits for it.
-
-
 async def run_in_thread(work: Callable[[], None], name: str) -> None:
     """Run ``work`` while the event loop goes on; returns when it has ended, and so has its thread.
 
-    A thread cannot be stopped: if cancelled, this waits for the end of ``work`` first, which has to be near.
-    The loop's own pool is not used, since that keeps its thread when the work is done.
+    A thread cannot be stopped: if cancelled, this waits for the end of ``work`` first, which has to be soon.
+    The loop's own pool is not used, since it keeps its thread when the work is done.
 
     Args:
         work: What to do, in some seconds at most.
@@ -458,7 +450,7 @@ async def run_in_thread(work: Callable[[], None], name: str) -> None:
     """
     done = Future[None]()
     done.set_running_or_notify_cancel()
-    # No daemon: at the interpreter's end what was begun is finished.
+    # No daemon: the interpreter waits for work that was begun.
     thread = threading.Thread(target=_run, args=(work, done), name=name)
     thread.start()
     waiting, cancelled = asyncio.wrap_future(done), None
@@ -469,7 +461,7 @@ async def run_in_thread(work: Callable[[], None], name: str) -> None:
             cancelled = error
     thread.join()  # it has nothing left to do
     if cancelled is not None:
-        waiting.exception()  # seen: the cancellation is what is told
+        waiting.exception()  # retrieved, since only the cancellation is raised
         raise cancelled
     waiting.result()
 

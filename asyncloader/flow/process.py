@@ -1,4 +1,7 @@
-"""Another Python that starts clean: none of this process's threads and locks, and not its main module."""
+"""Clean child processes, standard descriptors, processors and the allocator of this process.
+
+A clean child is another Python without this process's threads, locks and main module.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-# Where the program is handed over: in the command it would be what `ps` shows, in the line of every worker.
+# The variable with the program: in the command, `ps` would show it for every worker.
 _VARIABLE = "ASYNCLOADER_PROGRAM"
 
 
@@ -19,22 +22,22 @@ def clean_python(program: str, *arguments: str) -> tuple[list[str], dict[str, st
 
     Args:
         program: Its text.
-        arguments: The program has them in ``sys.argv[1:]``. Everybody on the machine can read them: no secret
-            goes there.
+        arguments: The program has them in ``sys.argv[1:]``. All users of the machine can read them, so they
+            must contain no secret.
 
     Returns:
-        The command, and the environment that it needs, which is this process's and the program. The child
-        takes that out again.
+        The command, and its environment, which is that of this process with the program. The child removes
+        the program from it.
 
     Raises:
         RuntimeError: Python is embedded in another program, and cannot be started.
     """
     if not sys.executable:
         raise RuntimeError(
-            "a process of its own was to be started, which needs sys.executable, but this embedded Python "
-            "has none: load with num_workers=0, and name each shard instead of prefixes and globs"
+            "starting a process needs sys.executable, but this embedded Python has none: load with "
+            "num_workers=0, and name each shard instead of prefixes and globs"
         )
-    # The path comes first: with it the child finds what this process would find.
+    # The path comes first, so that the child finds what this process would find.
     program = f"import sys\nsys.path[:] = {import_path()!a}\n{program}"
     # -P: without it the current directory comes first until the path is set, and a random.py there would be
     # imported.
@@ -44,34 +47,28 @@ def clean_python(program: str, *arguments: str) -> tuple[list[str], dict[str, st
 
 def import_path() -> list[str]:
     """``sys.path`` as another process can use it."""
-    # An empty entry is the current directory; other objects are ignored by import as well.
+    # An empty entry is the current directory; import ignores other objects too.
     return [entry or os.getcwd() for entry in sys.path if isinstance(entry, str)]
 
 
-# Keeps descriptors 0, 1 and 2 what everybody takes them for: standard input, output and error.
-
-
 def occupy_standard_descriptors() -> None:
-    """Open ``os.devnull`` in the place of those that are closed, for the rest of the process's life.
+    """Open ``os.devnull`` as standard input, output or error if these are closed, until the process ends.
 
-    Called before anything of ours opens a descriptor that lives on. In a process that was started with
-    one of the three closed, as services are, a socket would get its number: uvloop aborts the process
-    when it closes such a one, and what C code prints to standard error would go to the other end, or
-    into a shard. They stay open, and inheritable as the three always are, since to give the numbers back
-    would hand them to the next file. What Python knows as ``sys.stdin``, ``sys.stdout`` and ``sys.stderr``
-    stays as it was. Where all three are open nothing changes, at the cost of one system call or two.
+    Called before the library opens any lasting descriptor. In a process that was started with one of the
+    three closed, as some services are, a socket would get its number: uvloop aborts the process when it
+    closes such a socket, and what C code prints to standard error would go into a connection or a shard. They
+    stay open, since the next file would get a freed number, and inheritable, as the three always are.
+    ``sys.stdin``, ``sys.stdout`` and ``sys.stderr`` stay as they were. If all three are open, this costs two
+    system calls.
     """
-    # The system gives the lowest number that is free.
+    # The system returns the lowest free number.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
-# The processors of this process: how many there are, and how long it has waited for one.
-
-
 def usable_processors() -> int:
-    """Those that this process may use, of which a container or a batch system may leave it a few."""
+    """How many this process may use; a container or a batch system may allow only a few."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -79,10 +76,10 @@ def read_delay_s(thread: int) -> float:
     """How long a thread of this process was ready to run and had no processor.
 
     Args:
-        thread: The system's number of it.
+        thread: The system's id of it.
 
     Returns:
-        Seconds since it was started; 0 where the system does not count them, or the thread has ended.
+        Seconds since its start; 0 if the system does not count them, or the thread has ended.
     """
     try:
         descriptor = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
@@ -97,7 +94,7 @@ def read_delay_s(thread: int) -> float:
 
 
 def read_throttled_s() -> float:
-    """How long the container's quota has kept its processes from running; 0 where there is no quota."""
+    """How long the container's quota has kept its processes from running; 0 without a quota."""
     path = _cpu_stat()
     try:
         return 0.0 if path is None else parse_throttled(path.read_text())
@@ -112,7 +109,7 @@ def parse_run_delay(schedstat: str) -> float:
 
 
 def parse_throttled(cpu_stat: str) -> float:
-    """Seconds that a group's ``cpu.stat`` says it was throttled, of version 1 or 2 of control groups."""
+    """Seconds that a group was throttled by its ``cpu.stat``, of version 1 or 2 of control groups."""
     for line in cpu_stat.splitlines():
         name, _, value = line.partition(" ")
         unit = {"throttled_usec": 1e6, "throttled_time": 1e9}.get(name)
@@ -122,7 +119,7 @@ def parse_throttled(cpu_stat: str) -> float:
 
 
 def cpu_stat_paths(cgroup: str) -> Iterable[str]:
-    """Where the ``cpu.stat`` of a process may be, by its ``/proc/self/cgroup``, the likeliest first.
+    """The possible paths of a process's ``cpu.stat``, by its ``/proc/self/cgroup``, the likeliest first.
 
     In a container the group's own folder is often mounted in place of the root.
     """
@@ -142,7 +139,7 @@ def cpu_stat_paths(cgroup: str) -> Iterable[str]:
 
 @cache
 def _cpu_stat() -> Path | None:
-    """The file, which stays the same for the life of a process, if a quota may be counted there."""
+    """The file, which does not change during the life of a process, if it can count a quota."""
     try:
         paths = cpu_stat_paths(Path("/proc/self/cgroup").read_text())
         for path in map(Path, paths):
@@ -153,10 +150,9 @@ def _cpu_stat() -> Path | None:
     return None
 
 
-# What the C allocator is told, so that freed buffers are used again instead of faulted in anew.
-#
-# It acts on the user's whole process: on other libraries, and for as long as the process lives. So there is
-# as little of it as pays, and what the user has set in the environment stays as it is.
+# Settings of the C allocator, so that freed buffers are used again without new page faults. They affect the
+# whole process, other libraries included, until it ends. So there are only those that pay, and settings of
+# the user in the environment are kept.
 
 # The largest block that glibc still learns from (DEFAULT_MMAP_THRESHOLD_MAX is 32 MiB on 64-bit machines).
 _LESSON_BYTES = 31 << 20
@@ -166,33 +162,32 @@ _M_ARENA_MAX = -8  # malloc.h
 
 @cache
 def keep_freed_pages() -> None:
-    """Teach glibc to keep the pages of freed buffers, as it learns from any program that frees a large one.
+    """Make glibc keep the pages of freed buffers, as it does in any program that frees a large one.
 
-    By default it takes every buffer of 128 KiB from the kernel and gives it back at once, so that each
-    chunk and each sample starts on fresh zeroed pages: measured here, 0.26 s of a CPU for each GB. When a
-    mapped block is freed, glibc raises its thresholds to that block's size (malloc(3) and mallopt(3),
-    M_MMAP_THRESHOLD): so we map one and free it, untouched. Unlike mallopt, this leaves alone whatever the
-    user has set. Elsewhere than on glibc it does nothing.
+    By default it maps every buffer of 128 KiB or more and unmaps it when it is freed, so each chunk and each
+    sample starts on fresh zeroed pages: measured here, 0.26 s of processor time for each GB. When a mapped
+    block is freed, glibc raises its thresholds to the size of that block (malloc(3) and mallopt(3),
+    M_MMAP_THRESHOLD). So this maps one and frees it, untouched. Unlike mallopt, it keeps the user's settings.
+    Without glibc it does nothing.
 
-    Once in a process: a second block would come from the heap, as was learnt, and be zeroed there, which took
-    each pass 9 ms and the process 31 MiB.
+    Once in a process: a second block would come from the heap and be zeroed there, which took each pass 9 ms
+    and the process 31 MiB.
     """
     bytes(_LESSON_BYTES)
 
 
 def share_arenas() -> None:
-    """Have the threads to come allocate from as many arenas as there are processors, not eight times as many.
+    """Make later threads allocate from as many arenas as there are processors, not eight times as many.
 
-    Each arena keeps freed pages of its own, by the lesson above up to 62 MiB, and each thread has an arena
-    until there are so many: on threads that make samples of megabytes, hundreds of megabytes lay free while
-    others were taken from the kernel. No more threads than there are processors run at a time, so that more
-    arenas hardly save them a wait. Smaller thresholds would bound this as well, but cost a decoder of images
-    a tenth more of the processor's time in page faults. It cannot be taken back (glibc fixes the number when
-    it first counts), so this is for passes whose functions run on threads, and not where
-    ``MALLOC_ARENA_MAX`` or ``GLIBC_TUNABLES`` says what the user wants. Elsewhere than on glibc it does
-    nothing.
+    Each arena keeps freed pages of its own, up to 62 MiB after ``keep_freed_pages``, and each new thread gets
+    an arena up to the limit. With threads that make samples of megabytes, hundreds of megabytes were free
+    while other pages were taken from the kernel. At most as many threads as processors run at a time, so
+    further arenas save almost no waiting. Smaller thresholds would bound this as well, but cost an image
+    decoder a tenth more processor time in page faults. It cannot be undone (glibc fixes the number at its
+    first use), so this is only for passes whose functions run on threads, and not if the user has set
+    ``MALLOC_ARENA_MAX`` or ``GLIBC_TUNABLES``. Without glibc it does nothing.
     """
     if "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return
-    with suppress(AttributeError):  # musl has no such knob
+    with suppress(AttributeError):  # musl has no such setting
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, max(2, usable_processors()))

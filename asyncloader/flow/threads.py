@@ -3,9 +3,9 @@
 Laws:
 
 * The threads are daemons, unlike those of ``concurrent.futures``, which the interpreter joins before it runs
-  any finalizer: a function that never returned would keep it from exiting.
-* Whoever waits for a result is woken when the engine is stopped.
-* Closing waits for calls under way, under a deadline, and reports those that have not returned then.
+  any finalizer: a function that never returns would prevent it from exiting.
+* A thread that waits for a result is woken when the engine is stopped.
+* Closing waits for calls under way, under a deadline, and reports those that have not returned by then.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .engine import Engine
 
 R = TypeVar("R")
 
-# Far above what decoding a sample takes, and what somebody who leaves a loop, or a program, waits for.
+# Far above the time to decode a sample, and short enough to wait for when a loop or a program is left.
 _CLOSE_DEADLINE_S = 2.0
 
 
 class Threads(Generic[R]):
-    """Calls on several threads, which one other thread asks for and takes the results of.
+    """Calls on several threads; one other thread submits them and takes the results.
 
     Args:
         count: How many calls at a time.
@@ -45,7 +45,7 @@ class Threads(Generic[R]):
         self._what = what
         self._engine = engine
         self._asked: SimpleQueue[_ThreadCall[R] | None] = SimpleQueue()
-        #: Those whose results were not taken, oldest first.
+        #: Calls whose results were not taken, oldest first.
         self._calls: deque[_ThreadCall[R]] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
@@ -54,11 +54,11 @@ class Threads(Generic[R]):
         self._forget = engine.on_stop(self._wake)
 
     def submit(self, call: Callable[[], R]) -> None:
-        """Have ``call`` made as soon as a thread is idle."""
+        """Make ``call`` as soon as a thread is idle."""
         self._calls.append(asked := _ThreadCall(call))
         self._asked.put(asked)
         if len(self._threads) < self._count and not self._idle.acquire(blocking=False):
-            # They hold nothing of this object, which may go before them.
+            # They do not refer to this object, which may be collected before they end.
             arguments = (self._asked, self._idle, self._changed)
             thread = _Thread(
                 target=_work, args=arguments, name=f"{self._name}_{len(self._threads)}", daemon=True
@@ -73,7 +73,7 @@ class Threads(Generic[R]):
         return self._calls[0].is_done
 
     def take(self) -> R:
-        """What the oldest call returned; waits until it has.
+        """The result of the oldest call; waits for it.
 
         Raises:
             EngineStopped: The engine was stopped, maybe meanwhile.
@@ -88,7 +88,7 @@ class Threads(Generic[R]):
         return self._calls.popleft().result()
 
     def close(self) -> None:
-        """End the threads. Calls that were not begun are not made, and of the others no result is wanted."""
+        """End the threads. Calls that were not begun are dropped, and so are the results of the others."""
         self._forget()
         self._calls.clear()
         with suppress(Empty):
@@ -108,8 +108,8 @@ class Threads(Generic[R]):
             return  # it has returned now
         calls = f"{len(stuck)} call{'s' * (len(stuck) > 1)} of {self._what}"
         warnings.warn(
-            f"{calls} had not returned {_CLOSE_DEADLINE_S:g} s after the loader was closed, and nobody waits "
-            f"for them any more; their threads end when they return. {stuck[0].name} is at\n"
+            f"{calls} had not returned {_CLOSE_DEADLINE_S:g} s after the loader was closed; their threads "
+            f"end when they return. {stuck[0].name} is at\n"
             f"{format_stack(frame)}",
             RuntimeWarning,
             stacklevel=2,
@@ -121,12 +121,12 @@ class Threads(Generic[R]):
 
 
 class _Thread(threading.Thread):
-    #: The one that takes the results, for who describes what it waits for.
+    #: The thread that takes the results; named when what it waits for is described.
     serves: threading.Thread
 
 
 class _ThreadCall(Generic[R]):
-    """One call and what came of it."""
+    """One call and its result."""
 
     __slots__ = ("_call", "_error", "_result", "is_done")
 
@@ -138,10 +138,10 @@ class _ThreadCall(Generic[R]):
 
     def make(self) -> None:
         assert self._call is not None
-        call, self._call = self._call, None  # what it was given goes with it
+        call, self._call = self._call, None  # its arguments are freed with it
         try:
             self._result.append(call())
-        except BaseException as error:  # whatever it is, the consumer has to hear of it
+        except BaseException as error:  # any error is passed to the consumer
             self._error = error
 
     def result(self) -> R:
@@ -150,7 +150,7 @@ class _ThreadCall(Generic[R]):
             try:
                 raise error
             finally:
-                del error  # its traceback holds this frame
+                del error  # its traceback refers to this frame
         return self._result.pop()
 
 
@@ -162,5 +162,5 @@ def _work(
         with changed:
             call.is_done = True
             changed.notify_all()
-        del call  # nothing here holds what it made while the next one is waited for
+        del call  # so that its result is not kept while this waits for the next one
         idle.release()

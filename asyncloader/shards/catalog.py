@@ -119,7 +119,8 @@ def make_catalog(
     checks, web = Expectations.of(), None
     if isinstance(where, Beside):
         web = _web_place(found)
-        checks = _found_beside(found, is_shard, None if web is None else _read_web(web, options, network))
+        beside = None if web is None else _read_web(web, found, options, network)
+        checks = _found_beside(found, is_shard, beside)
     elif where is not None:
         with (
             nullcontext(io.BytesIO(found.fetched[0])) if far else open_local_index(local_path(where)) as file
@@ -224,8 +225,10 @@ def _web_place(found: FoundShards) -> str | None:
     return folder + INDEX_NAME if folder.count("/") > 2 else None
 
 
-def _read_web(place: str, options: Mapping[str, Any], network: NetworkPolicy) -> Entries | None:
-    """The index that a web server has there; None if it has none.
+def _read_web(
+    place: str, found: FoundShards, options: Mapping[str, Any], network: NetworkPolicy
+) -> Entries | None:
+    """The index of these shards that a web server has there; None if it has none.
 
     Raises:
         FormatError: It is not sound.
@@ -239,8 +242,11 @@ def _read_web(place: str, options: Mapping[str, Any], network: NetworkPolicy) ->
     except StoreError as error:
         if error.status is not None and 400 <= error.status < 500 and error.status not in _NO_ANSWER:
             return None
+        if error.status is None:  # the server itself is out of reach, so the shards are too
+            error.shard = redact(next(name for name in found.names.examples if scheme_of(name).is_web))
         error.add_note(
-            "this index was looked for beside the shards; from_urls(..., index=None) looks for none"
+            f"the index {redact(place)} was looked for beside the shards; from_urls(..., index=None) looks "
+            "for none"
         )
         drop_frames(error)
         raise

@@ -1,4 +1,4 @@
-"""From what the user names to shards: braces expanded, local folders and globs looked into."""
+"""From the user's names to shards: expands braces, local folders and globs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ IsShard: TypeAlias = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class RemotePattern:
-    """A prefix or glob of which a server knows what it means."""
+    """A prefix or glob that a server has to expand."""
 
     pattern: str = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Match:
-    """What was found for a name that says no shard by name.
+    """What was found for a folder, prefix or glob.
 
     Attributes:
         pattern: A folder or prefix, which ends in ``/``, or a glob.
-        urls: The shards that are there.
-        indexes: Paths of the indexes in all local folders that its shards may be in.
+        urls: Its shards.
+        indexes: Paths of the indexes in all local folders that may contain its shards.
     """
 
     pattern: str = field(repr=False)
@@ -40,7 +40,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Expanded:
-    """The user's names, as far as they can be followed without asking a server.
+    """The user's names, expanded as far as possible without a server.
 
     Attributes:
         parts: In order.
@@ -54,11 +54,11 @@ class Expanded:
 
 
 def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """What the user has named, as it was written, but for ``~``.
+    """The user's names as written, except that ``~`` is expanded.
 
     Raises:
         TypeError: Something else than strings or paths.
-        ValueError: Nothing at all.
+        ValueError: An empty list.
     """
     if isinstance(urls, str | os.PathLike):
         urls = [urls]
@@ -67,7 +67,7 @@ def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     given = [*urls]
     if not given:
         raise ValueError("urls should name at least one shard, but got an empty list")
-    # A list of strings, as nearly all are, is looked at in one go.
+    # Nearly all are lists of strings, which are checked at once.
     named = given if {*map(type, given)} == {str} else [*map(_as_text, given)]
     return [expand_home(name) if name[:1] == "~" else name for name in cast("list[str]", named)]
 
@@ -75,13 +75,13 @@ def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
 def _as_text(url: object) -> str:
     text = url if isinstance(url, str) or not isinstance(url, os.PathLike) else os.fspath(url)
     if not isinstance(text, str):
-        # Not what it is: it may be a URL all the same, as bytes, with a signature.
+        # Its value is not shown: it may be a URL as bytes, with a signature.
         raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}")
     return text
 
 
 def expand_home(path: str) -> str:
-    """``~`` and ``~user`` at the beginning of a path, as a shell expands them; other names as they are."""
+    """Expand ``~`` and ``~user`` at the beginning of a path as a shell does; other names stay."""
     if not path.startswith("~") or "{" in path.partition("/")[0]:
         return path
     return os.path.expanduser(path)
@@ -96,18 +96,17 @@ def expand_urls(
 
     Braces are expanded as a shell does, or kept where they are even; then local globs (``*``, ``?``,
     ``[...]``, and ``**`` for folders of any depth) and folders (a path that ends in ``/``), whose matches
-    are sorted. No disk is looked at before all names were found to be good, but for
-    a file whose name looks like a slip.
+    are sorted. All names are checked before the disk is read, except for names that look like a mistake.
 
     Args:
         patterns: As given by the user.
-        is_shard: Which of the files below a folder count, by their names.
+        is_shard: Whether a file below a folder counts, by its name.
         check_folder: Called with each local folder that was named, and the shards below it.
 
     Raises:
-        ValueError: An unknown scheme, a bad range, a web URL without a host or with a port that is none, a
-            glob or folder without a match, or too many shards.
-        StoreError: A folder that cannot be looked into.
+        ValueError: An unknown scheme, a bad range, a web URL without a host or with an invalid port, a glob
+            or folder without a match, or too many shards.
+        StoreError: A folder that cannot be read.
     """
     sorter = _Sorter()
     for run in runs_of(patterns):
@@ -135,14 +134,14 @@ class _LocalPattern:
 
 
 class _Sorter:
-    """Takes the user's names apart into what is known by itself and what has to be looked up."""
+    """Separates names of shards from patterns that have to be looked up."""
 
     def __init__(self) -> None:
         self.schemes: set[Scheme] = set()
         self._parts: list[Part | RemotePattern | _LocalPattern] = []
-        self._names: list[str] = []  # the run of names since the part before
+        self._names: list[str] = []  # since the last part
         self._count = 0
-        # Of folders whose scheme and server were found to be good: long lists repeat a few.
+        # The schemes of folders that were checked: long lists repeat a few folders.
         self._known: dict[str, Scheme] = {}
 
     def add_run(self, run: Sequence[str]) -> None:
@@ -154,7 +153,7 @@ class _Sorter:
                 self.add(pattern)
 
     def _is_plain(self, run: Sequence[str]) -> bool:
-        """Whether all are names of shards, of one server, which needs no look at any other than the first."""
+        """Whether all names are of shards on one server, so that checking the first one is enough."""
         lines = in_lines(run)
         if not shared_folder(run) or "{" in lines or self._count + len(run) > MOST_SHARDS:
             return False
@@ -200,7 +199,7 @@ class _Sorter:
             self._names = []
 
     def _scheme_of(self, name: str) -> Scheme:
-        """The scheme of a name whose server is good."""
+        """The scheme of a name; its server is checked."""
         folder = name[: name.rfind("/") + 1]
         scheme = self._known.get(folder)
         if scheme is None:
@@ -222,14 +221,14 @@ def _expand_braces(pattern: str) -> Part:
 
 
 def _check_range(pattern: str, name: str) -> None:
-    """Refuse a local name that has another tool's range, unless there is a file of exactly that name."""
+    """Refuse a local name with a range of another tool, unless a file has exactly that name."""
     if "{" not in name and "%" not in name:
         return
     path = local_path(name)
     meant = range_meant(path)
     if meant is not None and not os.path.lexists(path):
         raise ValueError(
-            f"{pattern!r} has {meant[0]!r}, which is no range here, and no file has that very name: "
+            f"{pattern!r} has {meant[0]!r}, which is no range here, and no file has exactly that name: "
             f"write {meant[1]}"
         )
 
@@ -250,7 +249,7 @@ def _look_up(name: str, is_shard: IsShard) -> Match:
 
 
 def _why_none(pattern: str) -> str:
-    """What is likely wrong with a glob that nothing matches."""
+    """The likely reason why a glob has no match."""
     where = _looked_from(pattern)
     folder = os.path.dirname(next(part for part in accumulate(pattern) if glob.has_magic(part)))
     return where if os.path.isdir(folder or ".") else f": there is no folder {folder!r}{where}"
@@ -268,7 +267,6 @@ def _below(name: str, folder: str, is_shard: IsShard) -> Match:
         raise ValueError(f"there is no file below {folder!r}")
     if not shards:
         raise ValueError(
-            f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there"
-            f"{index_hint(folder)}"
+            f"none of the {len(files)} files below {folder!r} is a shard by its suffix{index_hint(folder)}"
         )
     return Match(name, shards, [path for path in files if os.path.basename(path) == INDEX_NAME])

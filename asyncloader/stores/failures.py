@@ -1,4 +1,4 @@
-"""What stores say when bytes cannot be had: one wording for all clients, and never a client's own text.
+"""The errors of stores when bytes are unavailable: one wording for all clients, never a client's own text.
 
 Client libraries quote the URL in their messages, query and all, and a presigned query is a secret. For
 the same reason a ``StoreError`` is raised outside the ``except`` that caught the client's error: ``from
@@ -18,10 +18,10 @@ from .urls import redact
 
 
 class TransientError(StoreError):
-    """Bytes could not be had this time; asking again may help.
+    """Bytes were unavailable this time; a retry may help.
 
     Attributes:
-        retry_after_s: How long the server asks to be left alone; None if it does not say.
+        retry_after_s: How long the server asks to wait; None if it does not say.
     """
 
     retry_after_s: float | None = None
@@ -31,7 +31,7 @@ class ThrottledError(TransientError):
     """The server takes fewer requests than it gets (429, 503)."""
 
 
-# What the version of an object begins with that has no ETag, but a time of its last modification.
+# An object without an ETag, but with a time of last modification, has a version that begins so.
 LAST_MODIFIED = "last-modified:"
 
 _ADVICE = {
@@ -43,7 +43,8 @@ _ADVICE = {
     416: ": the object is shorter than the offset to read it from; was it changed?",
 }
 
-# By the codes of S3 and of those who speak it: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+# By the codes of S3 and of servers with its protocol:
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
 _ADVICE_BY_CODE = {
     "ExpiredToken": ": the session token has expired; get new keys, or give a function that does, as the "
     "option credential_provider",
@@ -57,7 +58,7 @@ _THROTTLED = frozenset({429, 503})
 _TRANSIENT = frozenset({408, 425})
 _FINAL_5XX = frozenset({501, 505})
 
-# More seconds than nine digits have is no time-out but a slip.
+# A number of more than nine digits is a mistake, not a time-out.
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
@@ -75,11 +76,11 @@ def refused(
     Args:
         url: Of the shard.
         offset: First byte that was asked for; None if it was no range.
-        status: Decides whether asking again may help.
+        status: Decides whether a retry may help.
         reason: The server's error code; the usual phrase of the status if None. The server's own may quote
             the URL.
         retry_after_s: From ``wait_asked``.
-        advice: What else to do, where the caller knows.
+        advice: What else to do, if the caller knows.
     """
     known = _ADVICE_BY_CODE.get(reason or "", _ADVICE.get(status, ""))
     reason = _phrase(status) if reason is None else reason
@@ -125,14 +126,14 @@ def changed(
 
 
 def check_same(body: Body, url: str, offset: int, etag: str | None, total: int | None) -> None:
-    """Hold an answer against what is known of the object from those before.
+    """Check an answer against what earlier answers said of the object.
 
     Args:
         body: The answer.
         url: Of the shard.
-        offset: First byte that is wanted of it.
+        offset: First byte that is wanted.
         etag: The version so far; None if no answer named one.
-        total: The length so far, likewise; then the object has at least ``offset`` bytes.
+        total: The length so far; None if no answer named one. The object then has at least ``offset`` bytes.
 
     Raises:
         StoreError: The object was changed.
@@ -154,8 +155,8 @@ def wait_asked(retry_after: str | None, date: str | None, now_s: float) -> float
 
     Args:
         retry_after: Its value: seconds or a date.
-        date: Value of the ``Date`` header: two times of one clock, where this machine's may be wrong.
-        now_s: Seconds since the epoch by this machine's clock, for want of a ``Date``.
+        date: Value of the ``Date`` header. It is of the same clock; this machine's clock may be wrong.
+        now_s: Seconds since the epoch by this machine's clock, used without a ``Date``.
     """
     text = (retry_after or "").strip()
     if _SECONDS.fullmatch(text):

@@ -1,10 +1,10 @@
-"""What folders and globs mean: of local files, which are looked for, and of keys, which are given.
+"""What folders and globs mean, of local files and of keys of object stores.
 
 Keys of object stores are matched as ``glob`` matches files: ``*``, ``?`` and ``[...]`` stay within a
 segment, a segment ``**`` stands for any number of them, none of these matches a leading dot, and ``[*]`` is
 a literal star.
 
-Law: a local folder that cannot be looked into is an error, since shards in it would be lost without a word.
+Law: a local folder that cannot be read is an error, since shards in it would be lost silently.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..errors import StoreError
 
 _SPECIAL = re.compile(r"[*?\[]")
 
-# What file systems keep for themselves at their root, and show to nobody.
+# A folder at the root of file systems, which only the superuser can read.
 _NOT_THE_USERS = "lost+found"
 
 _Matches: TypeAlias = Callable[[str], object]
 
 
 def has_special(pattern: str) -> bool:
-    """Whether any character of ``pattern`` is more than itself."""
+    """Whether any character of ``pattern`` is special in a glob."""
     return _SPECIAL.search(pattern) is not None
 
 
 def folder_before(pattern: str) -> str:
-    """What every key that matches begins with, up to and with a ``/``; empty if nothing is common."""
+    """The prefix of every key that matches, up to and including a ``/``; empty if they share none."""
     special = _SPECIAL.search(pattern)
     literal = pattern if special is None else pattern[: special.start()]
     return literal[: literal.rfind("/") + 1]
@@ -51,8 +51,8 @@ class KeyGlob:
 
     def matches(self, key: str) -> bool:
         """Whether the whole of ``key`` matches."""
-        # All numbers of segments that may be behind us, as in any automaton: trying one after the other
-        # would take exponential time for some patterns.
+        # All states at once, as in any automaton: trying one after the other would take exponential time for
+        # some patterns.
         open_at = self._skip_any({0})
         for part in key.split("/"):
             after = set()
@@ -81,10 +81,10 @@ class KeyGlob:
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a key is meant by a glob or prefix; which objects below a prefix count is another question."""
+    """Whether a key matches a glob or prefix. Which objects below a prefix count is decided elsewhere."""
     if pattern and not pattern.endswith("/"):
         return KeyGlob(pattern).matches
-    # A prefix means everything below it; below a glob of folders, the rules of globs hold.
+    # A prefix means everything below it; below a glob of folders, the rules of globs apply.
     return KeyGlob(f"{pattern}**").matches if has_special(pattern) else lambda key: key.startswith(pattern)
 
 
@@ -100,16 +100,15 @@ def _segment(pattern: str) -> _Matches:
 def files_below(folder: str) -> list[str]:
     """Paths of all files in a folder, at any depth.
 
-    Links to folders are followed, but not to one that is met anyway: its files are there under their own
-    names, and would come twice.
+    Links to folders are followed, but not to a folder that is visited anyway: its files would come twice.
 
     Raises:
-        StoreError: A folder that cannot be looked into.
+        StoreError: A folder that cannot be read.
     """
     seen: set[tuple[int, int]] = set()
     files: list[str] = []
     tops = [folder]
-    for top in tops:  # grows: links are followed when all that is no link was seen
+    for top in tops:  # grows: links are followed after all other folders
         for where, links, names in _walk(top, seen):
             files += [os.path.join(where, name) for name in names]
             tops += links
@@ -117,7 +116,7 @@ def files_below(folder: str) -> list[str]:
 
 
 def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Of each folder that was not seen: its path, its links to folders, and the names of its files."""
+    """For each folder that was not seen before: its path, its links to folders, the names of its files."""
     for where, folders, names in os.walk(top, onerror=_refuse):
         found = os.stat(where)
         if (found.st_dev, found.st_ino) in seen:
@@ -133,9 +132,9 @@ def find_matches(pattern: str) -> list[str]:
     """Paths that a glob matches, sorted.
 
     Raises:
-        StoreError: A folder that cannot be looked into, and may have some.
+        StoreError: A folder that cannot be read, and may have some.
     """
-    # glob passes over such folders without a word.
+    # glob skips such folders silently.
     for separator in re.finditer("^|(?<=/)(?=[^/])", pattern):
         before, part = pattern[: separator.start()], pattern[separator.start() :].partition("/")[0]
         if glob.has_magic(before) or glob.has_magic(part):
@@ -145,7 +144,7 @@ def find_matches(pattern: str) -> list[str]:
 
 
 def _check_seen(folder: str, part: str) -> None:
-    """That what is in a folder and matches a part of a pattern can be seen."""
+    """Check that the entries of a folder that match a part of a pattern can be read."""
     if os.path.basename(folder.rstrip("/")) == _NOT_THE_USERS:
         return
     try:
@@ -160,7 +159,7 @@ def _check_seen(folder: str, part: str) -> None:
     except StoreError:
         raise
     except OSError as error:
-        if error.errno != errno.ELOOP:  # of links that lead in a circle, and so to nothing
+        if error.errno != errno.ELOOP:  # links in a circle lead to no file
             error.filename = folder
             _refuse(error)
 
@@ -172,9 +171,9 @@ def _check_all_seen(folder: str) -> None:
 
 def _refuse(error: OSError) -> NoReturn:
     raise StoreError(
-        f"cannot look into the folder {error.filename!r}, and there may be shards in it: {error.strerror}; "
-        "make it readable, or leave it out by a list of names: sorted(glob.glob(pattern, recursive=True)) of "
-        "Python's glob passes over it. on_error=Skip(...) does not: it is for shards whose names are known",
+        f"cannot read the folder {error.filename!r}, and there may be shards in it: {error.strerror}. Make "
+        "it readable, or pass a list of names: sorted(glob.glob(pattern, recursive=True)) of Python's glob "
+        "skips such folders",
         shard=error.filename,
     ) from None
 

@@ -1,4 +1,4 @@
-"""The hub as ``backends`` has it; the client is imported where a store is opened."""
+"""The Hugging Face hub as a backend; its client is imported where a store is opened."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HubPath:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Which hub is asked, and as whom.
+    """A hub, and the account to read it with.
 
     Attributes:
         endpoint: Its URL, without a slash at the end.

@@ -66,7 +66,7 @@ async def list_hub(
 
     Raises:
         ValueError: A URL or options that cannot be.
-        TransientError: The listing could not be had this time.
+        TransientError: The listing was unavailable this time.
         StoreError: There is no such folder, it may not be read, or the answer is no listing.
     """
     network = NetworkPolicy() if network is None else network
@@ -99,8 +99,8 @@ async def _page(
     except ValueError as error:
         raise StoreError(f"the hub's answer is no listing: {_reason(error)}", shard=redact(url)) from None
     following = next_page(headers.get("Link"))
-    # Only its query, on the URL that is asked already: a mirror hands on links to the hub that it mirrors,
-    # and the token is for nobody else.
+    # Only its query is used, on the URL of this request: a mirror passes on links to the hub that it mirrors,
+    # and the token is for the mirror alone.
     return files, following and f"{page.partition('?')[0]}?{urlsplit(following).query}"
 
 
@@ -116,14 +116,14 @@ CONVERTED = "refs/convert/parquet"
 _SUFFIX = ".parquet"
 _DEFAULT, _TRAIN = "default", "train"
 
-# What says which of several files of a split one is: ``-00000-of-00003``, perhaps with a fingerprint behind.
+# The number of a file within its split: ``-00000-of-00003``, perhaps followed by a fingerprint.
 _NUMBERED = re.compile(r"[-_.](?:part[-_.]?)?\d+(?:-of-\d+)?(?:-[0-9a-f]{6,})?$")
-# A name that says nothing else.
+# A name that is only such a number.
 _ONLY_NUMBER = re.compile(
     r"(?:part|shard|file|chunk)?(?:[-_.]?\d+)+(?:-of-\d+)?(?:-[0-9a-f-]{6,})?(?:\.\w+)*"
 )
 
-# As many as a person reads.
+# How many a message lists.
 _MOST_SHOWN = 20
 
 
@@ -147,7 +147,7 @@ class Sets:
         return self.files.get(self.meant(config) or "", {}).get(split, ())
 
     def meant(self, config: str | None) -> str | None:
-        """The configuration of this name, or that is meant by none; None if there is no telling."""
+        """The configuration of this name, or the default one; None if it is ambiguous."""
         if config is not None:
             return config
         return (
@@ -155,7 +155,7 @@ class Sets:
         )
 
     def describe(self) -> str:
-        """What there is, for messages: ``'en': 'train' (4 files), 'test' (1 file)``."""
+        """The sets, for messages: ``'en': 'train' (4 files), 'test' (1 file)``."""
         shown = [
             f"{config!r}: " + ", ".join(f"{split!r} ({_counted(paths)})" for split, paths in splits.items())
             for config, splits in self.files.items()
@@ -165,7 +165,7 @@ class Sets:
 
 
 def arrange(paths: Iterable[str], revision: str) -> Sets:
-    """What files mean by their names.
+    """The configuration and split of each file, by its name.
 
     In the hub's own conversion the folders are configuration and split. In other revisions a file is named
     after its split (``train-00000-of-00003.parquet``, ``train.parquet``), or the folder that it is in is, if

@@ -1,10 +1,10 @@
-"""What lies below prefixes and globs of object stores, looked up once, in a process of its own.
+"""Lists prefixes and globs of object stores, once, in a process of its own.
 
 Laws:
 
-* The process that makes a recipe never uses obstore for it: whatever it forks later would hang or crash.
-* The child gets its orders on its standard input and nowhere else: command lines and environments can be
-  read by others. It ends with its parent, and at a deadline.
+* The process that makes a dataset does not use obstore for it: a child forked later would hang or crash.
+* The child gets its order on its standard input only: other users can read command lines and environments.
+  It ends with its parent, and at a deadline.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .store import NetworkPolicy
 # Ten million keys, a thousand in an answer, need ten thousand answers of 50 ms each.
 _DEADLINE_S = 600.0
 
-# By then the child has ended by its own deadline, and said so.
+# After its own deadline the child has so long to report it and end.
 _GRACE_S = 10.0
 
 _PROGRAM = "from asyncloader.stores.listing_process import main; main()"
 
 
 class Listed(NamedTuple):
-    """A shard that is there.
+    """A shard that exists.
 
     Attributes:
         url: Its URL.
@@ -73,7 +73,7 @@ class LookedUp:
 
 @dataclass(frozen=True)
 class ListingOrder:
-    """What to look up; see ``look``."""
+    """What to look up; see ``look`` for its fields."""
 
     patterns: tuple[str, ...] = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
@@ -97,19 +97,18 @@ def look(
     """Ask the servers which shards there are, and fetch small objects. Blocks; starts no obstore here.
 
     Args:
-        patterns: For which ``urls.is_remote_pattern`` holds. An object under exactly the name of a glob is
-            what it means, as with files.
+        patterns: Those for which ``urls.is_remote_pattern`` is true. If an object has exactly the name of a
+            glob, the glob means that object, as with files.
         options: Storage options.
-        is_shard: Which of the objects below a prefix count, by their URLs; all, by default. Runs in the
-            child.
+        is_shard: Whether an object below a prefix counts, by its URL; all do by default. Runs in the child.
         network: Time-outs and attempts.
-        indexes: Fetch the ``asyncloader-index.json`` of each pattern that has one, too.
+        indexes: Also fetch the ``asyncloader-index.json`` of each pattern that has one.
         fetch: URLs of any scheme whose contents are wanted, of up to 256 MiB each.
         deadline_s: Seconds for all of it. 600, since a bucket may have millions of keys.
 
     Raises:
         ValueError: A pattern without a match, or wrong options.
-        StoreError: A server cannot be asked, or not in time.
+        StoreError: A server did not answer, or not in time.
         RuntimeError: No process could be started.
     """
     network = NetworkPolicy() if network is None else network
@@ -152,11 +151,11 @@ def _pickled(order: ListingOrder) -> bytes:
     try:
         order_bytes: bytes = cloudpickle.dumps(order)
     except Exception as error:
-        # All else in an order is strings and numbers, and a function of the library.
+        # Everything else in an order is strings, numbers and a function of the library.
         error.add_note(
             "storage_options['credential_provider'] cannot be sent to the process that looks up shards: it "
-            "holds something that does not pickle, such as a lock, an open file or a client. Make that in "
-            "the function, where it is first needed"
+            "holds something that does not pickle, such as a lock, an open file or a client. Create that "
+            "inside the function, when it is first needed"
         )
         raise
     return order_bytes
@@ -167,10 +166,10 @@ def _converse(child: subprocess.Popen[bytes], order: bytes) -> bytes:
     try:
         child.stdin.write(order)
         child.stdin.flush()
-    except BrokenPipeError:  # it ended before it listened; its status tells
+    except BrokenPipeError:  # it ended before it read its order; its status is reported
         with suppress(BrokenPipeError):  # of what is still to be written
             child.stdin.close()
         return b""
-    # Its input stays open, so that it sees the end of this process, however that comes.
+    # Its input stays open: the child sees any end of this process by its closing.
     answer = child.stdout.read()
     return answer if child.wait() == 0 else b""

@@ -35,11 +35,11 @@ _MOST_FETCHED_BYTES = 256 << 20
 
 
 async def answer_order(order: ListingOrder) -> LookedUp:
-    """List and fetch what was ordered.
+    """List the patterns, and fetch the objects, of an order.
 
     Raises:
         ValueError: A pattern without a match, or wrong options.
-        StoreError: A server cannot be asked, or not in time.
+        StoreError: A server did not answer, or not in time.
     """
     deadline = asyncio.timeout(order.deadline_s)
     try:
@@ -72,7 +72,7 @@ def choose_shards(
     if key in sizes:
         return (Listed(pattern, sizes[key]),)
     folders = set(_folders(sizes))
-    # What a console makes for an empty folder: obstore tells the key without its slash.
+    # Consoles make such objects for empty folders: obstore names the key without its slash.
     objects = {name: size for name, size in sizes.items() if size or (name + "/") not in folders}
     objects.pop(key.rstrip("/"), None)
     is_meant = _matcher(root, key, is_shard)
@@ -110,7 +110,7 @@ async def _sizes(root: str, folder: str, order: ListingOrder) -> dict[str, int]:
             async with aclosing(listing) as pages:
                 async for page in pages:
                     sizes.update(page)
-                    # Where an answer fails, its successor goes on behind the last key.
+                    # If a page fails, the retry goes on behind the last key.
                     after = page[-1][0]
                     attempts = _attempts(order.network)
             return sizes
@@ -141,7 +141,7 @@ def _attempts(network: NetworkPolicy) -> Attempts:
 
 
 def _matcher(root: str, pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Whether a key is a shard that is meant by the pattern of a key."""
+    """Whether a key is a shard that the pattern means."""
     is_meant = matcher(pattern)
     if pattern and not pattern.endswith("/"):
         return is_meant
@@ -159,7 +159,7 @@ def _folders(keys: Mapping[str, int]) -> Iterator[str]:
 
 
 def _shown(pattern: str) -> str:
-    """The pattern without what would be a query of other URLs; where it was cut is told."""
+    """The pattern without what would be a query in other URLs; ``...`` marks the cut."""
     shown = redact(pattern)
     return shown if shown == pattern else f"{shown}..."
 
@@ -168,17 +168,17 @@ def main() -> None:
     """Read an order, and write the answer or the exception that it ended with."""
     # Ctrl-C reaches the whole group; the parent decides, and this process sees its end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What the user's own functions print must not get into the answer.
+    # Output of the user's functions must not get into the answer.
     answers = os.dup(1)
     os.dup2(2, 1)
     order = pickle.load(sys.stdin.buffer)
     assert isinstance(order, ListingOrder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with open(answers, "wb") as out:
-        # An exception of the user's main module has no other way to travel.
+        # cloudpickle, since an exception may be of the user's main module.
         cloudpickle.dump(_answer(order), out)
         out.flush()
-    # obstore's threads and the one above have nothing left to do that anybody waits for.
+    # Without waiting for obstore's threads and the one above: their work is not needed any more.
     os._exit(0)
 
 
@@ -197,14 +197,14 @@ def _answer(order: ListingOrder) -> object:
 
 
 def _bare(error: StoreError | ValueError | TypeError) -> Exception:
-    """``error`` as a class that the parent knows; a subclass may be any library's."""
+    """``error`` as a class that the parent knows; a subclass may be of any library."""
     if isinstance(error, StoreError):
         return error
     return (ValueError if isinstance(error, ValueError) else TypeError)(*error.args[:1])
 
 
 def _of_user(error: Exception) -> Exception:
-    """What the user's own function raised, with its frames, which stay behind, as a note."""
+    """The error of the user's function, with its traceback, which does not pickle, as a note."""
     text = "".join(traceback.format_exception(error)).rstrip()
     error.add_note(f"in the process that looks up shards:\n{text}")
     try:

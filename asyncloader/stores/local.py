@@ -1,6 +1,6 @@
-"""Local files. What is not in the page cache is read on threads: a slow disk must not hold up the loop.
+"""Local files. What is not in the page cache is read on threads, so that a slow disk does not block the loop.
 
-What is there may be read by whoever decodes it: see ``FileSpan``.
+What is in the page cache may be read by the thread that decodes it: see ``FileSpan``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..types import Buffer
 from .store import Body, Buffers, FileSpan, clip, is_cached
 from .urls import local_path, scheme_of
 
-# Names that are looked at before anything is read: a few ms of disk, and half a second of a slow network
+# How many files are checked before anything is read: a few ms of disk, and half a second of a slow network
 # file system.
 _MOST_LOOKED_AT = 1000
 
-# Without O_NONBLOCK, opening a named pipe would hold its thread until somebody writes; regular files do
-# not know the flag. Windows has neither.
+# Without O_NONBLOCK, opening a named pipe would block its thread until something writes to it; for regular
+# files the flag has no effect. Windows has neither.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 # Of Linux alone.
@@ -46,7 +46,7 @@ class LocalStore:
                 if not stat.S_ISDIR(found.st_mode):
                     what = "this is none"
                 raise StoreError(f"a shard should be a regular file, and {what}", shard=url)
-            # What an ETag is to a server: another inode, length or modification is another version.
+            # In place of an ETag: another inode, length or modification is another version.
             version = f"{found.st_dev:x}-{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
             if etag is not None and etag != version:
                 raise StoreError("the file was changed while it was being read", shard=url, offset=start)
@@ -69,13 +69,13 @@ class LocalStore:
                 return
             offset += size
             yield clip(piece, 0, size)
-            del piece  # it is used again when nobody looks at it
+            del piece  # its buffer is used again once nothing refers to it
 
 
 def check_there(urls: Sequence[str]) -> None:
-    """Refuse local shards that are not there; of many the first and the last are looked at.
+    """Refuse local shards that do not exist; of many, only the first and the last are checked.
 
-    A wrong folder is seen by the first ones, and a range that goes too far by the last ones.
+    The first ones show a wrong folder, the last ones a range that goes too far.
 
     Raises:
         StoreError: As when such a shard is read.
@@ -92,7 +92,7 @@ def check_there(urls: Sequence[str]) -> None:
 
 
 def length_of(url: str) -> int | None:
-    """The length of a local shard in bytes; None if no regular file is there."""
+    """The length of a local shard in bytes; None if it is no regular file."""
     try:
         found = os.stat(local_path(url))
     except OSError:
@@ -114,8 +114,8 @@ async def _open(url: str, start: int) -> int:
 
 async def _read(fd: int, piece: memoryview, offset: int) -> int:
     if _NOWAIT is not None:
-        # What lies in the page cache needs no thread: the hop costs half as much as the copy.
-        with suppress(OSError):  # it would have to wait, or the file system does not know of this
+        # What is in the page cache needs no thread, whose hop costs half as much as the copy.
+        with suppress(OSError):  # it would have to wait, or the file system does not support the flag
             return os.preadv(fd, [piece], offset, _NOWAIT)
     return await asyncio.to_thread(os.preadv, fd, [piece], offset)
 

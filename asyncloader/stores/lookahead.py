@@ -1,11 +1,10 @@
 """Which part of which shard is requested next; pure, so that the rule can be read and tested alone.
 
-A shard is asked for spans of its bytes. One that is read from front to back is asked for a single span, whose
-end, if it is the shard's, nobody knows before the first answer; one that has a plan is first asked for what
-the plan wants to see, and then for what it has decided on. Spans are requested in parts: the first request
-for a shard asks for a small one, whose answer also tells the shard's length; the rest is asked for in large
-ones, and the first parts of the shards behind it go out meanwhile. A budget bounds what is requested and not
-yet handed on.
+Shards are read in spans of bytes. A shard that is read from front to back has a single span; if it ends with
+the shard, its end is unknown before the first answer. For a shard with a plan, the spans that the plan needs
+to see come first, then those that it has decided on. Spans are requested in parts: the first part of a shard
+is small, and its answer also states the shard's length; later parts are large, and the first parts of the
+following shards are requested meanwhile. A budget bounds what is requested and not yet passed on.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from .store import NO_END, Body, FileSpan
 # Small, for a fast first batch.
 FIRST_PART_BYTES = 1 << 20
 
-# The others: as small as they may be, since a connection is slow beside the link that it shares, so that
+# The others: as small as possible, since a connection is slow compared with the link that it shares, and
 # large parts are under way for long. In parts of 1 MiB, 1 GB from a server on loopback took a fifth more of
 # the processor's time than in those of 2, in those of 4 or 8 hardly less. Where more than 32 of them may be
 # under way, they are larger instead.
 SMALL_PART_BYTES = 2 << 20
 PART_BYTES = 8 << 20
 
-# What the smallest part of a plan counts in the budget, whatever its length: that bounds the requests too.
+# A part of a plan counts at least so much in the budget, which bounds the number of requests too.
 _LEAST_PART_BYTES = 128 << 10
 
-# Requests for shards whose turn is far off only take connections from those that are needed next.
+# Requests for shards whose turn is far away only take connections from those that are needed next.
 MOST_SHARDS_AHEAD = 32
 
-# Of shards that have a plan, and of which nothing else was requested: a plan costs two round trips, and
-# each shard takes many.
+# How many shards may be planned before other parts of them are requested: a plan costs two round trips, and
+# reading a shard takes many.
 _MOST_PLANS_AHEAD = 4
 
 Wanted: TypeAlias = tuple[str, int | Span | Planning]
@@ -51,9 +50,9 @@ class ShardPart:
 
     Attributes:
         reserved: How much of the budget it holds.
-        chunks: Its bytes, as they come.
+        chunks: Its bytes, as they arrive.
         received_to: Offset behind the last byte that was put there.
-        ranged: Whether its server keeps to ranges. One that does not sends everything from the first byte on.
+        ranged: Whether its server supports ranges. Otherwise it sends everything from the first byte on.
     """
 
     start: int
@@ -69,17 +68,17 @@ class ShardPart:
 
 @dataclass(slots=True, eq=False)
 class ShardRead:
-    """A shard that is being read; its length, version and digests are told by the first answer.
+    """A shard that is being read. Its length, version and digests come with the first answer.
 
     Attributes:
         spans: What is still to be requested, in order.
-        plan: Says what to read; None for a shard that is read from front to back.
-        start: Where such a shard is read from.
-        stop: And up to where, if not to its end.
+        plan: Decides what to read; None for a shard that is read from front to back.
+        start: The first byte of such a shard to read.
+        stop: The end of what to read, if not the end of the shard.
         layout: What the plan has decided on; None before.
-        is_planning: The plan has not said its last word.
-        is_asked: A part was requested.
-        total: Offset to plan its parts up to: its length, or no byte's offset if its server tells none.
+        is_planning: Whether the plan is still to decide.
+        is_asked: Whether a part was requested.
+        total: The end of its parts: its length, or ``NO_END`` if the server does not state it.
     """
 
     url: str
@@ -102,7 +101,7 @@ class ShardRead:
 
     @property
     def wants_part(self) -> bool:
-        # One request first: its answer tells the rest.
+        # One request first: its answer states the length.
         return bool(self.spans) and (self.total is not None or not self.is_asked)
 
 
@@ -111,14 +110,14 @@ class Lookahead:
 
     Args:
         shards: What is wanted of which, in order.
-        budget: What bounds the bytes that are requested and not yet handed on.
+        budget: Bounds the bytes that are requested and not yet passed on.
     """
 
     def __init__(self, shards: Iterable[Wanted], budget: Reservation) -> None:
         self._waiting = iter(shards)
         self._budget = budget
         self.window: deque[ShardRead] = deque()
-        #: Those whose plan is to be begun, by whoever takes them from here.
+        #: Shards whose plan is to be started; the reader takes them from here.
         self.to_plan: deque[ShardRead] = deque()
 
     def next_part(self) -> tuple[ShardRead, ShardPart] | None:
@@ -143,13 +142,13 @@ class Lookahead:
         return shard, part
 
     def opened(self, shard: ShardRead, part: ShardPart, body: Body, is_whole: bool = False) -> None:
-        """The first answer for ``shard``, to ``part``, told its length and version.
+        """The first answer for ``shard``, to ``part``, has stated its length and version.
 
         Args:
-            shard: Which has no plan, if the answer is whole.
-            part: Grows to what its answer brings.
+            shard: Without a plan, if the answer is whole.
+            part: Grows to what its answer contains.
             body: The answer.
-            is_whole: It brings all that is wanted of the shard, without taking memory for it.
+            is_whole: It contains all that is wanted of the shard, without taking memory for it.
         """
         shard.etag = body.etag
         shard.digests = body.digests
@@ -169,7 +168,7 @@ class Lookahead:
             self._ask(shard, shard.spans)
 
     def ask(self, shard: ShardRead, span: Span) -> None:
-        """The plan of ``shard`` wants to see these bytes."""
+        """The plan of ``shard`` needs these bytes."""
         self._ask(shard, [span])
 
     def planned(self, shard: ShardRead, layout: Layout) -> None:
@@ -179,7 +178,7 @@ class Lookahead:
         self._ask(shard, layout.spans)
 
     def release(self, part: ShardPart, size: int) -> None:
-        """``size`` bytes of ``part`` were handed on."""
+        """``size`` bytes of ``part`` were passed on."""
         size = min(size, part.reserved)
         part.reserved -= size
         self._budget.free(size)
@@ -218,7 +217,7 @@ class Lookahead:
 
 
 def part_sizes(share_bytes: int) -> tuple[int, int]:
-    """The size of the first part of a shard, and of the later ones, of a lane with a share of the budget."""
+    """The sizes of the first part of a shard and of later ones, for a lane with a share of the budget."""
     # Where many lanes share little, each has two small ones rather than none.
     first = min(FIRST_PART_BYTES, max(share_bytes // 2, _LEAST_PART_BYTES))
     # Quarters of a small budget still leave one part in transfer while another is decoded.

@@ -1,11 +1,11 @@
-"""The names of shards: sequences that make a name when it is asked for, and what names have in common.
+"""The names of shards: sequences that make each name on demand, and what names have in common.
 
-A pattern of braces is parsed into parts, each of which knows how many texts it stands for and which the
-``index``-th is: a million names take no more room than two.
+A pattern of braces is parsed into parts that know how many texts they stand for, and how to make the
+``index``-th: a million names take as much memory as two.
 
-Law: everything that is asked about the names of a pattern in ``ShardNames`` (scheme, server, bucket, what of
-it may be shown, whether a server has to be asked what it means) is the same for all of them. A pattern whose
-text alone does not promise that is expanded.
+Law: the names of a pattern in ``ShardNames`` agree in everything that is asked about them (scheme, server,
+bucket, what of it may be shown, whether a server has to be asked what it means). A pattern whose text alone
+does not guarantee that is expanded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TypeAlias, overload
 
 from .urls import LOCAL, PLAIN, SCHEMES, WEB, local_path, redact, scheme_of
 
-# Up to the first brace stands the scheme with server or bucket; without a scheme no colon is anywhere, so
-# that no name can be taken for a URL, and no tilde that may be a home. What is in and between the braces
-# means no more than itself.
+# The scheme with server or bucket comes before the first brace. Without a scheme there is no colon, so that
+# no name can be taken for a URL, and no tilde, which may be a home. What is in and between the braces has no
+# special meaning.
 _LISTED = "|".join(scheme.name for scheme in SCHEMES.values() if scheme.is_listed)
 _EVEN = re.compile(
     rf"(?:(?P<web>(?:{'|'.join(WEB)})://[^/?#{{}}]+/)|(?:{_LISTED})://[A-Z0-9._@:-]+/"
@@ -33,7 +33,7 @@ _EVEN = re.compile(
     r"(?P<before>[^{}?#]*)\{(?P<inside>[A-Z0-9_.,={}/+-]*)\}(?P<behind>[^{}]*)",
     re.IGNORECASE | re.ASCII,
 )
-# A glob, or an escape that may be one; or what a message leaves out.
+# A glob, an escape that may be one, or the start of what messages leave out.
 _SPECIAL = re.compile(r"[*?\[#%]")
 
 _RUN = 4096  # names, which stay in the processor's cache
@@ -41,7 +41,7 @@ _RUN = 4096  # names, which stay in the processor's cache
 # Names that are shown as they are, a line each.
 _PLAIN_LINES = re.compile(rf"(?:{PLAIN}\n)*")
 
-#: More shards than any data set has; a slip such as {0..999999999} should not eat the memory.
+#: More shards than any data set has. A mistake such as {0..999999999} should not fill the memory.
 MOST_SHARDS = 10_000_000
 
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
@@ -52,11 +52,11 @@ _OTHER_FORMAT = re.compile(r"\{\w*:0?[0-9]*d?\}|%0?[0-9]*d")
 
 
 class _Lazy(Sequence[str]):
-    """Texts, each made when it is asked for; equal to a tuple of the same, and a slice is one."""
+    """Texts that are made on demand. It equals a tuple of the same texts, and a slice is a tuple."""
 
     @abstractmethod
     def at(self, index: int) -> str:
-        """The text at ``index``, from 0 on, which is below the length."""
+        """The text at ``index``, which is from 0 up to the length."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -78,10 +78,10 @@ class _Lazy(Sequence[str]):
 
 
 class RunLengths(_Lazy):
-    """Texts of which the same one often follows itself, held once for all places in a row.
+    """Texts with many repetitions in a row, each of which is held once.
 
     Args:
-        runs: Each text, and how often it comes here.
+        runs: Each text, and how often it is repeated here.
     """
 
     def __init__(self, runs: Iterable[tuple[str, int]]) -> None:
@@ -109,11 +109,11 @@ class RunLengths(_Lazy):
 class Braces(_Lazy):
     """The names that a pattern stands for, in the order in which a shell expands it.
 
-    Ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded, also in one another, and
-    other braces left alone. It pickles as its pattern.
+    Ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded, also nested, and other
+    braces are kept. It pickles as its pattern.
 
     Args:
-        pattern: A brace without a partner is a character like others.
+        pattern: A brace without a partner is an ordinary character.
 
     Raises:
         ValueError: A range that falls, or more than ``MOST_SHARDS`` names.
@@ -139,12 +139,12 @@ class Braces(_Lazy):
 
 
 def has_unclosed_brace(text: str) -> bool:
-    """Whether a brace is opened in ``text`` and not closed."""
+    """Whether ``text`` has an opening brace without its partner."""
     return text.count("{") > len(_partners(text))
 
 
 def range_meant(text: str) -> tuple[str, str] | None:
-    """What in ``text`` is a range to other tools and none here, and what to write; None if there is none."""
+    """A range of other tools in ``text``, which is none here, and what to write; None if there is none."""
     if (slip := _OTHER_RANGE.search(text)) is not None:
         return slip[0], f"{{{slip[1]}..{slip[2]}}}"
     slip = _OTHER_FORMAT.search(text)
@@ -168,7 +168,7 @@ class _Numbers:
         return f"{self._numbers[index]:0{self._width}}"
 
     def within(self, before: str, behind: str) -> Iterator[str]:
-        # Thousand by thousand: to put two texts together takes a quarter of the time of formatting a number.
+        # Thousand by thousand: joining two texts takes a quarter of the time of formatting a number.
         low, stop = self._numbers.start, self._numbers.stop
         tails = [f"{number:03}{behind}" for number in range(1000)] if stop > 1000 else []
         below = (f"{before}{number:0{self._width}}{behind}" for number in range(low, min(stop, 1000)))
@@ -197,10 +197,10 @@ class _Either:
 
 
 class _Pattern:
-    """Texts with choices between them, of which the last runs fastest.
+    """Texts with choices between them; the last choice changes fastest.
 
     Attributes:
-        count: How many names that makes, which may be too many for ``len``.
+        count: The number of names, which may be too large for ``len``.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -223,7 +223,7 @@ class _Pattern:
         return name
 
     def within(self, before: str, behind: str, part: int = 0) -> Iterator[str]:
-        """All names in order, with these texts around each: the innermost choice makes each in one step."""
+        """All names in order, with these texts around each. The innermost choice makes each in one step."""
         if not self._parts:
             return iter((before + self._tail + behind,))
         text, choice = self._parts[part]
@@ -234,7 +234,7 @@ class _Pattern:
 
 
 def _choice(inside: str) -> _Numbers | _Either | None:
-    """What a brace and its partner stand for, by what is between them; None if only for themselves."""
+    """What a pair of braces stands for, by its contents; None if it is ordinary text."""
     if (bounds := _RANGE.fullmatch(inside)) is not None:
         return _Numbers(bounds[1], bounds[2])
     options = _split_list(inside)
@@ -242,7 +242,7 @@ def _choice(inside: str) -> _Numbers | _Either | None:
 
 
 def _partners(text: str) -> dict[int, int]:
-    """Where each brace that is closed is closed."""
+    """The place of each opening brace that has a partner, with that of the partner."""
     opened: list[int] = []
     partners = {}
     for index, character in enumerate(text):
@@ -254,7 +254,7 @@ def _partners(text: str) -> dict[int, int]:
 
 
 def _split_list(inside: str) -> list[str]:
-    """Split at the commas that are in no brace of their own."""
+    """Split at the commas outside of inner braces."""
     parts, begin, depth = [], 0, 0
     for index, character in enumerate(inside):
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -268,12 +268,12 @@ Part: TypeAlias = Braces | tuple[str, ...]
 
 
 class ShardNames(_Lazy):
-    """Names in order, of which those of even patterns are made when they are asked for.
+    """Names in order. Those of even patterns are made on demand.
 
     It pickles as its parts.
 
     Args:
-        parts: Names, and patterns for which ``is_even`` holds, without a part that is empty.
+        parts: Names, and patterns for which ``is_even`` is true. No part is empty.
     """
 
     def __init__(self, parts: Iterable[Part]) -> None:
@@ -282,7 +282,7 @@ class ShardNames(_Lazy):
 
     @property
     def examples(self) -> Iterator[str]:
-        """Every name, but only one of each pattern: enough to ask what is the same for all of its names."""
+        """Every name, but only one of each pattern: enough where one answer is true of all its names."""
         return chain.from_iterable(part[:1] if isinstance(part, Braces) else part for part in self.parts)
 
     def __len__(self) -> int:
@@ -303,9 +303,9 @@ class ShardNames(_Lazy):
 
 
 def is_even(pattern: str) -> bool:
-    """Whether one name of a pattern of braces tells of all; see the law above.
+    """Whether one name of a pattern of braces stands for all of them; see the law above.
 
-    One that may be a glob, a folder or a prefix is none: what it means has to be looked up.
+    A pattern that may be a glob, a folder or a prefix is not even: what it means has to be looked up.
     """
     match = _EVEN.fullmatch(pattern)
     if match is None:
@@ -321,9 +321,9 @@ def is_even(pattern: str) -> bool:
 def runs_of(names: Iterable[str]) -> Iterator[list[str]]:
     """The names in order, some thousands at a time.
 
-    A million names are looked through several times before the first request, and each time takes half a
-    second in steps of Python. So what holds for all names of a run is found by a few searches, and only a
-    run that is not plain is looked at name by name.
+    A million names are checked several times before the first request, and each check takes half a second as
+    a Python loop. So a few searches find what is true of all names of a run, and only a run that is not plain
+    is checked name by name.
     """
     rest = iter(names)
     while run := [*islice(rest, _RUN)]:
@@ -331,34 +331,34 @@ def runs_of(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def in_lines(names: Iterable[str]) -> str:
-    """The names, with a line break behind each, to be searched all at once."""
+    """The names, each followed by a line break, to be searched all at once."""
     return "\n".join([*names, ""])
 
 
 def shared_folder(names: Sequence[str]) -> str:
-    """The deepest folder that all names are below, with its slash, if it settles their scheme and server.
+    """The deepest folder that contains all names, with its slash, if it determines their scheme and server.
 
-    Empty where there is none.
+    Empty if there is none.
     """
-    # All others are between these two, and so begin with what both begin with.
+    # All others sort between these two, and so begin with their common prefix.
     common = os.path.commonprefix([min(names), max(names)])  # noqa: RUF071 - in characters
     folder = common[: common.rfind("/") + 1]
     _, colon, behind = folder.partition(":")
-    # Less than a whole server may go on as another one, and a colon that ends no scheme may be a slip.
+    # A part of a server's name may continue as another one, and a colon that ends no scheme may be a mistake.
     return folder if not colon or (behind.startswith("//") and len(behind) > 2) else ""
 
 
 def lie_flat(names: Sequence[str], folder: str) -> bool:
-    """Whether all names that are below ``folder`` are in it itself, and none has a line break."""
+    """Whether all names below ``folder`` are directly in it, and none has a line break."""
     lines, inside = in_lines(names), folder.count("/")
     return inside > 0 and lines.count("\n") == len(names) and lines.count("/") == inside * len(names)
 
 
 def names_digest(names: Sequence[str]) -> str:
-    """SHA-256 of the names as they may be shown, a line each; the same however they were named."""
+    """SHA-256 of the names as they may be shown, a line each; patterns and lists of names give the same."""
     digest = hashlib.sha256()
     for part in names.parts if isinstance(names, ShardNames) else (names,):
-        # Braces are where nothing is left out, so that what is shown of all names is shown of the pattern.
+        # Braces are never in what is left out, so the pattern can be redacted in place of the names.
         is_shown = isinstance(part, Braces)
         for run in runs_of(Braces(redact(part.pattern)) if isinstance(part, Braces) else part):
             lines = in_lines(run)
@@ -368,7 +368,7 @@ def names_digest(names: Sequence[str]) -> str:
 
 
 def places_digest(names: Sequence[str]) -> str | None:
-    """The digest that the names would have with local paths written in full; None if they are so already."""
+    """The digest of the names with local paths made absolute; None if they are absolute already."""
     parts = names.parts if isinstance(names, ShardNames) else (tuple(names),)
     in_full = [*map(_in_full, parts)]
     if all(map(eq, map(_text_of, parts), map(_text_of, in_full))):

@@ -1,4 +1,4 @@
-"""A store that asks again: a range is opened anew where it broke off, at the same version."""
+"""Stores around a store: retries that resume at the same version, time-outs, and URLs that are renewed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .urls import redact
 
 @dataclass(eq=False, repr=False)
 class ResumingStore:
-    """Hides whatever goes away when asked again.
+    """Retries transient failures: a range is opened again where it broke off, at the same version.
 
     Args:
         inner: Where the bytes come from.
         policy: How often, and for how long.
         budget: Shared by all stores of the process.
-        counts: Told of each retry.
-        traffic: Likewise, with the reason.
+        counts: Counts each retry.
+        traffic: Records each retry with its reason.
     """
 
     inner: Store
@@ -76,8 +76,8 @@ class ResumingStore:
         stop = max(asked, _end(first))
         while True:
             if stop > asked:
-                # The range was ignored. A body that goes on into other parts waits for its consumer, and to
-                # count it meanwhile could keep out the request that the consumer waits for.
+                # The range was ignored. A body that continues into other parts waits for its consumer. If it
+                # still counted as a request, it could keep out the one that the consumer waits for.
                 body.give_way()
             try:
                 at = body.start
@@ -93,14 +93,14 @@ class ResumingStore:
                 return
             except TransientError as error:
                 if at == body.stop:
-                    # Only the word that it was all did not come, such as the last chunk; the range has said
-                    # it, and behind it there may be nothing to ask for.
+                    # Only the end mark is missing, such as the last chunk. The range has stated the end, and
+                    # behind it there may be nothing to request.
                     return
                 failure = error
             await request.aclose()
             await self._wait_turn(attempts, failure)
-            # Nobody knows whether a body of unknown length was already at its end, and behind the end there
-            # is nothing to ask for; with the byte before it there always is something.
+            # A body of unknown length may already have been at its end, behind which there is nothing to
+            # request. With the byte before it there always is something.
             ask_from = offset if first.stop is not None else max(offset - 1, first.start)
             body = await self._open(request, attempts, url, ask_from, stop, version)
             check_same(body, url, offset, first.etag, first.total)
@@ -119,16 +119,13 @@ def _check_whole(body: Body, at: int, url: str) -> None:
         )
 
 
-# A store that is not waited for without end: time-outs for the first byte, and for progress.
-
-
 class TimedStore:
     """Ends requests that make no progress.
 
     Args:
-        inner: Where the bytes come from; its clients have no time-outs of their own but to connect.
+        inner: Where the bytes come from. Its clients have no time-outs of their own except to connect.
         policy: How long to wait.
-        hedges: Told how long each first byte took.
+        hedges: Gets the time that each first byte took.
     """
 
     def __init__(self, inner: Store, policy: NetworkPolicy, hedges: Hedges) -> None:
@@ -160,7 +157,7 @@ class TimedStore:
         policy, clock = self._policy, asyncio.get_running_loop().time
         deadline = asyncio.timeout(None)
         offset = body.start
-        # The waiting since so many bytes last came together, and what has come of them.
+        # The time spent waiting, and the bytes received, since the last progress.
         waited_s, progress_bytes = 0.0, 0
         with closing(Alarm(lambda: deadline.reschedule(clock()))) as alarm:
             while True:
@@ -187,26 +184,24 @@ class TimedStore:
                 yield chunk
 
 
-# URLs that expire: renewed by the user's callback when the server refuses them.
-
-# What stores answer to a signature that has expired: S3 and Google 403 (400 for an expired token of a
-# role), Azure 403, token services 401.
+# The statuses of an expired signature: S3 and Google 403 (400 for an expired token of a role), Azure 403,
+# token services 401.
 _REFUSALS = frozenset({400, 401, 403})
 
-# Fresh URLs kept. Shards are read one after another, a few at a time; one that was dropped is renewed again.
+# How many fresh URLs are kept. A few shards are read at a time; a URL that was dropped is renewed again.
 _MOST_KEPT = 1024
 
 
 class RenewingStore:
-    """Reads a shard whose URL is refused from one that is signed anew.
+    """Reads a shard from a newly signed URL when the server refuses its URL.
 
-    A request is authorised when it begins, so that a URL that expires within a body cuts nothing. The
-    parts of a shard share its fresh URL, and renew it once however many of them were refused.
+    A request is authorised when it begins, so a URL that expires within a body cuts nothing. The parts of a
+    shard share its fresh URL, and renew it once, however many of them were refused.
 
     Args:
         inner: Serves the listed URLs and the fresh ones.
-        renew: Gets the shard's URL as it was listed. A plain function runs in a thread.
-        counts: Told of each request that is sent anew.
+        renew: The user's callback; gets the shard's URL as it was listed. A plain function runs in a thread.
+        counts: Counts each request that is sent again.
     """
 
     def __init__(self, inner: Store, renew: Renew, counts: NetworkCounts) -> None:
@@ -231,7 +226,8 @@ class RenewingStore:
                     status = error.status
                 if is_renewed:
                     raise StoreError(
-                        f"the server refused the URL, and answered {status} to the one that renew gave for it too",
+                        f"the server refused the URL, and answered {status} to the one that renew gave for "
+                        "it too",
                         shard=redact(url),
                         status=status,
                         offset=start,
@@ -244,7 +240,7 @@ class RenewingStore:
         """A URL for the shard that is newer than ``refused``."""
         async with self._renewing.setdefault(url, asyncio.Lock()):
             current = self._fresh.get(url, url)
-            if current != refused:  # while this read was refused or waited, another one had it renewed
+            if current != refused:  # another read has renewed it meanwhile
                 return current
             try:
                 fresh = _checked(await _call(self._renew, url), url)
@@ -261,7 +257,7 @@ async def _call(renew: Renew, url: str) -> object:
     if inspect.iscoroutinefunction(renew):
         return await renew(url)
     fresh = await asyncio.to_thread(renew, url)
-    # Such as of a partial or an object that wraps a coroutine function.
+    # Such as the result of a partial, or of an object that wraps a coroutine function.
     return await fresh if inspect.isawaitable(fresh) else fresh
 
 

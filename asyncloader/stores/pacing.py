@@ -1,8 +1,8 @@
-"""How many requests an origin is given at a time: additive increase, multiplicative decrease.
+"""How many concurrent requests an origin gets: additive increase, multiplicative decrease.
 
-A store says that it has too much to do by answering 429 or 503; how much it can do it never says. The limit
-is halved at such an answer, climbs back quickly to nearly what was too much, and from there slowly, as TCP's
-CUBIC does (RFC 9438) and for its reason: plain AIMD spends half its time far below what would be possible.
+A store reports overload by 429 or 503, but never how much it can take. Such an answer halves the limit, which
+then grows quickly to nearly what was too much, and slowly from there, as TCP's CUBIC does (RFC 9438) and for
+the same reason: plain AIMD is far below what is possible for half of the time.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..observe.statistics import NetworkCounts
 from .failures import ThrottledError, TransientError
 from .store import Body, NetworkPolicy, Store
 
-# When to ask a second time for bytes that are late; pure.
+# When to send a second request for late bytes; pure.
 #
-# After Dean and Barroso, "The Tail at Scale" (2013): a second request after the 95th percentile of the time
-# that requests take cuts the tail for a few percent more load.
+# After Dean and Barroso, "The Tail at Scale" (2013): a second request after the 95th percentile of the times
+# of requests cuts the tail for a few percent more load.
 
-# Enough that one in twenty is a number, few enough to follow a network that changes.
+# Enough for a 95th percentile, few enough to follow a network that changes.
 _REMEMBERED = 100
 _FEWEST = 20
 
-# Below this a second request costs more than the wait: a loaded machine alone is late by as much.
+# Below this a second request costs more than the wait: a busy machine alone delays bytes by as much.
 _SHORTEST_S = 0.02
 
 _MOST_SHARE = 0.05
@@ -40,7 +40,7 @@ class Hedges:
     """Decides on the hedges of one origin.
 
     Args:
-        counts: Told of each hedge.
+        counts: Counts each hedge.
         enabled: False never hedges.
     """
 
@@ -53,19 +53,19 @@ class Hedges:
         self._hedges = 0
 
     def answered(self, first_byte_s: float) -> None:
-        """A first byte took so long."""
+        """Record how long a first byte took."""
         self._answers += 1
         self._times_s.append(first_byte_s)
         self._late_s = None
 
     def throttled(self) -> None:
-        """The origin has too much to do already: what was learned of its times holds no longer."""
+        """The origin is overloaded: the times measured so far are not valid any more."""
         self._times_s.clear()
         self._late_s = None
 
     @property
     def late_s(self) -> float | None:
-        """How long a consumer waits before its request is late; None while that is not known."""
+        """How long a consumer waits before its request counts as late; None while that is not known."""
         if not self._enabled or len(self._times_s) < _FEWEST:
             return None
         if self._late_s is None:
@@ -74,7 +74,7 @@ class Hedges:
         return self._late_s
 
     def take(self) -> bool:
-        """Whether one more hedge may be sent; counts it."""
+        """Whether one more hedge may be sent; if so, it is counted."""
         if self._hedges + 1 > self._answers * _MOST_SHARE:
             return False
         self._hedges += 1
@@ -85,10 +85,10 @@ class Hedges:
 class ConcurrencyLimit:
     """The limit of concurrent requests; pure."""
 
-    #: Doubled with each round of answers until the first refusal, so it need not be a good guess.
+    #: Doubled with each round of answers until the first refusal, so a rough guess is enough.
     start = 8.0
     most = 256.0
-    #: From this share of the number that was too much, one request more in ``patience`` rounds of answers.
+    #: Above this share of the number that was too much, one request more in ``patience`` rounds of answers.
     near = 0.9
     patience = 10.0
 
@@ -97,9 +97,9 @@ class ConcurrencyLimit:
         self._too_many: float | None = None
 
     def answered(self, in_use: int) -> None:
-        """A request was answered well while so many were under way."""
+        """A request succeeded while so many were under way."""
         if in_use < int(self.limit):
-            return  # the limit was not what held us
+            return  # the limit was not reached
         quick_to = self.most if self._too_many is None else self.near * self._too_many
         if self.limit < quick_to:
             self.limit = min(self.limit + 1.0, quick_to)
@@ -116,8 +116,8 @@ class Pace:
     """The requests of this process to one origin, in the order they came.
 
     Args:
-        longest_rest_s: A server that asks for a longer rest is not heard here. Whoever was refused gives up
-            for it, and those who stood in line would wait without end for a pass that has failed.
+        longest_rest_s: A longer pause that a server asks for is ignored here. The refused request gives up
+            because of it, and the waiting ones would wait forever for a pass that has failed.
     """
 
     def __init__(self, longest_rest_s: float = NetworkPolicy().deadline_s) -> None:
@@ -137,7 +137,7 @@ class Pace:
             try:
                 await turn
             except asyncio.CancelledError:
-                if not turn.cancelled():  # the turn had come
+                if not turn.cancelled():  # it was already granted
                     self._release()
                 raise
         else:
@@ -145,7 +145,7 @@ class Pace:
         return Permit(self, self._halvings)
 
     def answered(self) -> None:
-        """A request was answered well."""
+        """A request succeeded."""
         self._limit.answered(self._in_use)
         self._admit()
 
@@ -159,8 +159,8 @@ class Pace:
             self._loop.call_at(self._resume_s, self._rested, self._resume_s)
 
     def _rested(self, until_s: float) -> None:
-        if until_s == self._resume_s:  # else it was told to rest longer meanwhile
-            self._resume_s = 0.0  # not compared with the clock, which a timer may run ahead of
+        if until_s == self._resume_s:  # else the server has asked for a longer pause meanwhile
+            self._resume_s = 0.0  # not compared with the clock: timers may be early
             self._admit()
 
     def _release(self) -> None:
@@ -193,13 +193,13 @@ class Permit:
 
 
 class PacedStore:
-    """Sends an origin no more requests at a time than it takes.
+    """Sends an origin at most as many concurrent requests as it takes.
 
     Args:
         inner: Where the bytes come from.
         pace: Of the origin.
-        hedges: Of the origin; told when it has too much to do.
-        counts: Told of each request.
+        hedges: Of the origin; learn when it is overloaded.
+        counts: Counts each request.
     """
 
     def __init__(self, inner: Store, pace: Pace, hedges: Hedges, counts: NetworkCounts) -> None:
@@ -225,26 +225,26 @@ class PacedStore:
             permit.release()
 
 
-# When to ask again, and when to give up; pure.
+# When to retry, and when to give up; pure.
 #
 # The pauses are decorrelated jitter (Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog,
 # 2015): each is drawn between a base and three times the one before, so that clients which failed together
-# do not come back together. The budget is that of Finagle's retry filters: retries are a share of the
-# requests, with a reserve and a trickle for those who make few.
+# do not retry together. The budget is that of Finagle's retry filters: retries are a share of the requests,
+# with a reserve and a trickle for clients with few requests.
 
-# A lone cut is most often gone at once, so the first pause only spreads those who were cut together.
+# A single cut is usually over at once, so the first pause only spreads clients that were cut together.
 _FIRST_PAUSE_SHARE = 0.2
 _LONGEST_PAUSE_S = 15.0
 
-# Attempts are counted anew after so many good bytes: a body without parts may be of any length.
+# Attempts are counted from zero again after so many good bytes: a body without parts may be of any length.
 _FRESH_AFTER_BYTES = 8 << 20
 
 
 class RetryBudget:
     """Keeps the retries of a process below a tenth of its requests, whatever fails.
 
-    Without it every client multiplies its requests by ``attempts`` just when a store is down. An empty
-    budget delays a retry and never forbids it: what comes in drops is enough to see a store come back.
+    Without it every client would multiply its requests by ``attempts`` when a store is down. An empty budget
+    delays a retry but never forbids it: the trickle is enough to notice that a store is back.
     """
 
     share = 0.1
@@ -256,11 +256,11 @@ class RetryBudget:
         self._seen_s: float | None = None
 
     def request(self) -> None:
-        """A request was made, which is no retry."""
+        """Count a request that is no retry."""
         self._tokens = min(self._tokens + self.share, self.most)
 
     def take(self, now_s: float) -> float:
-        """Take leave for one retry; gives the seconds to wait until it is granted."""
+        """Reserve one retry; returns the delay in seconds."""
         if self._seen_s is not None:
             self._tokens = min(self._tokens + (now_s - self._seen_s) * self.trickle_per_s, self.most)
         self._seen_s = now_s
@@ -268,7 +268,7 @@ class RetryBudget:
         return max(0.0, -self._tokens / self.trickle_per_s)
 
     def give_back(self) -> None:
-        """The retry will not be made."""
+        """Return a reservation: the retry will not be made."""
         self._tokens += 1
 
 
@@ -291,14 +291,14 @@ class Attempts:
         self._good_bytes = 0
 
     def received(self, size: int) -> None:
-        """So many bytes came."""
+        """Count received bytes."""
         self._good_bytes += size
 
     def pause_s(self, error: TransientError, now_s: float) -> float:
         """The seconds to wait before the next attempt.
 
         Raises:
-            StoreError: There is none: as ``error``, and that it was given up.
+            StoreError: There is none. It says what ``error`` says, and that the reading gave up.
         """
         if self._good_bytes >= _FRESH_AFTER_BYTES:
             self._failed = 0
@@ -312,20 +312,20 @@ class Attempts:
         if now_s + wait_s > self._failed_first_s + self._policy.deadline_s:
             self._budget.give_back()
             asked = error.retry_after_s is not None and error.retry_after_s >= wait_s
-            reason = f", as the server asks for {error.retry_after_s:g} s of rest" if asked else ""
+            reason = f", since the server asks to wait {error.retry_after_s:g} s" if asked else ""
             raise self._given_up(error, now_s, reason) from None  # whose message it repeats
         return wait_s
 
     def outlook(self, wait_s: float, now_s: float) -> str:
-        """What comes after the failure that was told last, in words.
+        """What follows the last failure, for the log.
 
         Args:
-            wait_s: As ``pause_s`` gave it.
-            now_s: As it was given.
+            wait_s: From ``pause_s``.
+            now_s: As passed to ``pause_s``.
         """
         left_s = self._failed_first_s + self._policy.deadline_s - now_s
         return (
-            f"asking again in {wait_s:.1f} s, attempt {self._failed + 1} of {self._policy.attempts}, "
+            f"retrying in {wait_s:.1f} s, attempt {self._failed + 1} of {self._policy.attempts}, "
             f"none later than {left_s:.0f} s from now"
         )
 
@@ -349,20 +349,18 @@ class Attempts:
         )
 
 
-# Says that requests are being repeated, so that a loop that waits for a server does not seem to hang.
-
-# Where a program configures no logging, Python prints warnings on standard error; so no handler is added.
+# If a program does not configure logging, Python prints warnings to standard error, so no handler is added.
 _log = logging.getLogger("asyncloader.network")
 
 
 class Notices:
-    """Logs the retries at one endpoint: the first at once, and from then on one of them in a while.
+    """Logs the retries at one endpoint, so that a program that waits for a server does not seem to hang.
 
-    A server that is down fails all parts under way, each several times; a line for each would hide what
-    else is logged.
+    The first is logged at once, and later ones at most every ``every_s``: a server that is down fails all
+    parts under way, several times each, and a line for each would hide everything else in the log.
     """
 
-    #: Long enough for no flood from a hundred processes, and short enough to see whether it still goes on.
+    #: Long enough for no flood of lines from a hundred processes, short enough to see whether it goes on.
     every_s = 30.0
 
     def __init__(self) -> None:
@@ -372,12 +370,12 @@ class Notices:
         """The seconds to wait before the next attempt, which is logged if nothing was for a while.
 
         Args:
-            attempts: Those at the range that failed.
-            error: How it failed. Neither its text nor its shard holds a secret.
-            now_s: Of a clock that does not go back.
+            attempts: At the range that failed.
+            error: How it failed. Neither its text nor its shard contains a secret.
+            now_s: Of a monotonic clock.
 
         Raises:
-            StoreError: There is none; that is for whoever catches it to tell.
+            StoreError: There is none.
         """
         wait_s = attempts.pause_s(error, now_s)
         if self._told_s is None or now_s >= self._told_s + self.every_s:

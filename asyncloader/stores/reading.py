@@ -1,7 +1,7 @@
-"""Shards read ahead in parts: many requests in flight, their bytes handed on in order.
+"""Shards read ahead in parts: many requests in flight, their bytes passed on in order.
 
-A reader that falls behind stops the sockets; one that has to wait for late bytes has them asked for twice.
-What a plan asks for is brought meanwhile, for the shards that come next.
+A slow consumer stops the sockets; for late bytes that a consumer waits for, a second request is sent. The
+bytes that plans need are read meanwhile, for the following shards.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ from .pacing import Hedges
 from .store import BUFFER_BYTES, NO_END, Body, Buffers, FileSpan, Store, clip, closed_on_error, piece_bytes_of
 from .urls import origin_of, redact
 
-# The bytes of a shard on their way from the loop to whoever decodes them.
-
-#: Between loop and decoder: a buffer to decode from, and one that the loop hands over meanwhile. With room
-#: for one alone the two would wake each other for each.
+#: Between loop and decoder: a buffer to decode, and one that the loop sends meanwhile. With room for only
+#: one, the two would wake each other for each buffer.
 HANDOVER_BYTES = 2 * BUFFER_BYTES
 
 
 class ShardChunks(Channel[Buffer | FileSpan]):
-    """The bytes of one shard, of which the receiver reads himself what lies in a file.
+    """The bytes of one shard on their way to the decoder. It reads those itself that are in a local file.
 
     Args:
-        shard: Whose they are.
-        capacity: How many of them may wait here.
-        buffers: Lends memory to the receiver, for all shards that he reads.
-        waited: Told how long a thread had to wait for some.
+        shard: Which one.
+        capacity: How many bytes may wait here.
+        buffers: Lends memory to the receiver, for all shards that it reads.
+        waited: Called with the time that a thread had to wait for bytes.
 
     Attributes:
         stopwatch: Of the thread that receives them.
@@ -62,14 +60,14 @@ class ShardChunks(Channel[Buffer | FileSpan]):
         """See ``Channel.receive``.
 
         Raises:
-            StoreError: What lies in a file cannot be read.
+            StoreError: A file cannot be read.
         """
         while not self._span:
             received = self._receive(timeout_s)
             if not isinstance(received, FileSpan):
                 return received
             self._span = received
-        return self._span.read(self._buffers)  # copied out of the page cache: nothing is waited for
+        return self._span.read(self._buffers)  # copied from the page cache, without waiting
 
     def close(self) -> None:
         """See ``Channel.close``."""
@@ -89,39 +87,36 @@ class ShardChunks(Channel[Buffer | FileSpan]):
 
     @property
     def total(self) -> int | None:
-        """Length of the whole shard, known by its first chunk; None if the server does not tell it."""
+        """Length of the whole shard, known with its first chunk; None if the server does not state it."""
         return self._shard.length
 
     @property
     def etag(self) -> str | None:
-        """What the store calls this version of the shard; likewise. None if it has no name."""
+        """The store's name of this version of the shard, known likewise; None if it has none."""
         return self._shard.etag
 
     @property
     def digests(self) -> Mapping[str, bytes]:
-        """What the store promises of the whole shard; likewise. See ``Body``."""
+        """The digests of the whole shard, known likewise; see ``Body``."""
         return self._shard.digests
 
     @property
     def layout(self) -> Layout | None:
-        """Which bytes these are, as the shard's plan has decided; likewise. None if it has no plan."""
+        """Which bytes these are, by the shard's plan, known likewise; None if it has no plan."""
         return self._shard.layout
-
-
-# One part of a shard on its way: one request, or two that race for the next byte.
 
 
 @dataclass(eq=False, repr=False)
 class Fetch:
-    """Brings the bytes of one part into its channel.
+    """Reads one part into its channel, by one request, or by two that race for the next byte.
 
     Args:
-        store: Where they come from.
-        hedges: Decides whether to ask twice; None never does.
-        shard: What the part belongs to.
-        part: What to bring.
-        opened: Called with each answer, before its first byte, to take what it tells of the shard, and
-            whether it brings all that is wanted of it.
+        store: Where the bytes come from.
+        hedges: Decides whether to send a second request; None never does.
+        shard: To which the part belongs.
+        part: What to read.
+        opened: Called with each answer before its first byte, and with whether it contains all that is wanted
+            of the shard.
     """
 
     store: Store
@@ -140,37 +135,37 @@ class Fetch:
         self._moved_s = self._clock()
 
     async def run(self) -> None:
-        """Bring all bytes.
+        """Read all bytes.
 
         Raises:
-            StoreError: They cannot be had.
+            StoreError: They are unavailable.
         """
         async with self._scope:
             self._start()
 
     @property
     def late_s(self) -> float | None:
-        """How much longer the next byte may take before ``hedge`` is worth its request; None: it never is.
+        """How much longer the next byte may take before ``hedge`` is worth its request; None if it never is.
 
-        Counted from the request or the byte before, whether or not anybody was waiting by then.
+        Counted from the request or the byte before, also if no consumer was waiting then.
         """
         if self.hedges is None or (late_s := self.hedges.late_s) is None:
             return None
         return max(0.0, self._moved_s + late_s - self._clock())
 
     def hedge(self) -> bool:
-        """Ask a second time for what is missing, if that may be; says whether it does.
+        """Send a second request for what is missing, if that is allowed; returns whether it does.
 
-        Whichever request brings the next byte goes on alone.
+        The request that gets the next byte first goes on alone.
         """
         if not self.part.ranged:
-            # It would begin with the first byte, and hold a place at the server for the whole object.
+            # It would begin with the first byte, and occupy the server for the whole object.
             return False
         total = NO_END if self.shard.total is None else self.shard.total
         if self.part.received_to >= min(self.part.stop, total):
-            return False  # all is here but the word that it was all, and a range of no bytes is refused
+            return False  # only the end mark is missing, and a range of no bytes is refused
         if len(self._requests) == 1 and self.hedges is not None and self.hedges.take():
-            with suppress(RuntimeError):  # the part is just being let go
+            with suppress(RuntimeError):  # the part is just being closed
                 self._start()
                 return True
         return False
@@ -186,14 +181,14 @@ class Fetch:
         except StoreError:
             if self._requests.keys() == {request}:
                 raise
-            # The other one goes on, and its error will be the part's.
+            # The other one goes on, and its error will be that of the part.
         finally:
             self._requests.pop(request, None)
 
     async def _ask(self, request: int, begin: int) -> None:
         shard, part = self.shard, self.part
-        # A range that begins at the very end of an object is refused, not empty. One byte earlier there
-        # is always something, so that reopening after a shard's last byte needs no rule of its own.
+        # A range that begins at the end of an object is refused, not empty. One byte earlier there always is
+        # something, so reopening after a shard's last byte needs no rule of its own.
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self.store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
             if (span := _span_of_file(shard, begin, body)) is not None:
@@ -213,29 +208,30 @@ class Fetch:
                         return
                     await self._hand_on(wanted)
                 if offset >= stop and body.stop != stop:
-                    break  # the range was ignored; what follows belongs to other parts
+                    break  # the range was ignored; the rest belongs to other parts
         _check_end(shard, part, body, offset)
 
     def _leads(self, request: int, begin: int) -> bool:
-        """Whether this request has brought the next byte, now or before; then the other one is cancelled."""
+        """Whether this request got the next byte first, now or before; then the other one is cancelled."""
         if self._ahead != request and self.part.received_to != begin:
             return False
         self._ahead = request
         for other in self._requests.keys() - {request}:
-            # Taken out at once, though it takes a moment to go: should this one fail before, nobody is left.
+            # Removed at once, although it ends a little later: this one must know that it is the last, should
+            # it fail before.
             cancel = self._requests.pop(other)
             cancel()
         return True
 
     async def _hand_on(self, chunk: Buffer | FileSpan) -> None:
-        # Counted before it is sent: a request that takes over meanwhile must not bring it once more.
+        # Counted before it is sent: a request that takes over meanwhile must not read it again.
         self.part.received_to += len(chunk)
         self._moved_s = self._clock()
         await self.part.chunks.send_async(chunk, len(chunk))
 
 
 def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
-    """All that is wanted of a shard, where its reader can have it from a file at once."""
+    """All that is wanted of a shard as one span, if the decoder can read it from a file at once."""
     if shard.plan is not None or shard.total is not None or body.total is None:
         return None
     stop = min(shard.stop, body.total)
@@ -243,7 +239,7 @@ def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
 
 
 def _check_promise(shard: ShardRead, part: ShardPart, body: Body) -> None:
-    """Hold what a body promises against what was asked; a store has already checked where it starts."""
+    """Check what a body promises against the request; the store has already checked where it starts."""
     check_same(body, shard.url, part.start, shard.etag, shard.length)
     if body.stop is not None and body.total is not None and body.stop < min(part.stop, body.total):
         raise StoreError(
@@ -255,7 +251,7 @@ def _check_promise(shard: ShardRead, part: ShardPart, body: Body) -> None:
 
 
 def _check_end(shard: ShardRead, part: ShardPart, body: Body, offset: int) -> None:
-    """Hold the bytes that came against what was promised; ``offset`` is behind the last of them."""
+    """Check the bytes received against the promise; ``offset`` is behind the last of them."""
     promised = offset if body.stop is None else body.stop
     if offset < min(promised, part.stop):
         what = f"the body ended at byte {offset}, before byte {promised} that the server promised"
@@ -269,14 +265,14 @@ def _check_end(shard: ShardRead, part: ShardPart, body: Body, offset: int) -> No
 
 
 class StoresByUrl(Protocol):
-    """Gives the store of each URL; see ``router.Stores``."""
+    """Returns the store of each URL; see ``router.Stores``."""
 
     async def of(self, url: str) -> Store:
         """The store that serves ``url``."""
         ...
 
     def hedges_of(self, url: str) -> Hedges | None:
-        """What decides on hedges for ``url``; None where there is nothing to race against."""
+        """What decides on hedges for ``url``; None where there are none."""
         ...
 
 
@@ -292,10 +288,10 @@ async def read_shards(
     Args:
         stores: Where the URLs are opened.
         shards: Pairs of a URL and the byte offset to read it from, the span of bytes, or the plan of what to
-            read of it; asked for one by one, on the loop. The plans run on threads.
-        budget: Bounds what is requested and not yet taken by the receiver.
+            read of it; iterated on the loop. The plans run on threads.
+        budget: Bounds what is requested and not yet received.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
-        traffic: Told of every part.
+        traffic: Records every part.
 
     Raises:
         StoreError: Also ends the channel of the shard it happened in.
@@ -313,7 +309,7 @@ async def read_shards(
 
 
 class _ShardReader:
-    """Requests what the lookahead decides, and hands the answers on in order."""
+    """Requests what the lookahead decides, and passes the answers on in order."""
 
     def __init__(
         self, stores: StoresByUrl, lookahead: Lookahead, budget: Reservation, scope: Scope, traffic: Traffic
@@ -343,7 +339,7 @@ class _ShardReader:
                 chunks.finish(error)
                 raise
             except BaseException:
-                # Cancelled: somebody may be blocked on these chunks in another thread.
+                # Cancelled: another thread may be blocked on these chunks.
                 chunks.finish(EngineStopped())
                 raise
             chunks.finish()
@@ -354,7 +350,7 @@ class _ShardReader:
         self._closed = True
         for shard in self._lookahead.window:
             for part in shard.parts:
-                part.chunks.close()  # drops what is there, and with it the files of spans
+                part.chunks.close()  # drops its bytes, and so closes the files of spans
 
     def top_up(self) -> None:
         """Start every request that the budget allows."""
@@ -368,14 +364,14 @@ class _ShardReader:
             self._scope.start(partial(self._plan, shard, layout), layout)
 
     def on_room(self) -> None:
-        """A part that was refused may be had now."""
+        """There may be room now for a part that was refused."""
         self._has_more.set()
         self.top_up()
 
     # --- what the consumer gets ---
 
     async def _hand_on(self, shard: ShardRead, chunks: ShardChunks) -> None:
-        """Send the bytes of ``shard`` part by part, and free their budget as they go."""
+        """Send the bytes of ``shard`` part by part, and free their budget as they are received."""
         sent: deque[tuple[ShardPart, int]] = deque()
         with closing(Alarm(partial(self._hedge, shard))) as late:
             while (part := await self._next_part(shard)) is not None:
@@ -386,7 +382,7 @@ class _ShardReader:
                             await chunks.send_async(chunk, len(chunk))
                         sent.append((part, len(chunk)))
                         del chunk
-                        # What still waits to be taken counts, lest lanes whose turn is far hold that as well.
+                        # Bytes that wait to be received count; otherwise later lanes could hoard the budget.
                         while len(sent) > len(chunks):
                             self._lookahead.release(*sent.popleft())
                         self.top_up()
@@ -399,18 +395,18 @@ class _ShardReader:
             self._lookahead.release(part, size)
 
     async def _next_part(self, shard: ShardRead) -> ShardPart | None:
-        """The first part of what is asked of the shard; None if all of it was had."""
+        """The first part of the shard's open spans; None if all of them were read."""
         while not shard.parts:
             if not shard.wants_part:
                 return None
-            # Other shards or other lanes hold what there is, and it is not this one's turn.
+            # Other shards or other lanes hold the budget, and it is not this lane's turn.
             await self._has_more.wait()
             self._has_more.clear()
             self.top_up()
         return shard.parts[0]
 
     async def _next_chunk(self, part: ShardPart, late: Alarm) -> Buffer | FileSpan:
-        """The next bytes of the part; if they are late, they are asked for a second time."""
+        """The next bytes of the part; if they are late, a second request is sent."""
         if len(part.chunks) == 0 and (fetch := self._fetches.get(part)) and fetch.late_s is not None:
             late.begin(fetch.late_s)
         try:
@@ -421,16 +417,16 @@ class _ShardReader:
     # --- what a plan gets ---
 
     async def _plan(self, shard: ShardRead, decided: Channel[Layout]) -> None:
-        """Run the shard's plan: bring what it asks for until it says what to read."""
+        """Run the shard's plan: read the spans that it needs until it has decided what to read."""
         assert shard.plan is not None
         answer: Answer | None = None
-        # A footer may be of many megabytes, and the package that reads it one of many modules.
+        # In a thread: a footer may have many megabytes, and the package that parses it takes long to import.
         while not isinstance(asked := await asyncio.to_thread(_step, shard.plan, answer), Layout):
             content = await self._bring(shard, asked)
             if shard.length is None:
                 raise StoreError(
-                    "the server does not tell how long the shard is, and its format begins to be read at its "
-                    "end; serve it with Content-Length",
+                    "the server does not state the length of the shard, and its format is read from its end; "
+                    "serve it with Content-Length",
                     shard=redact(shard.url),
                 )
             answer = Answer(content, shard.length, shard.etag)
@@ -439,7 +435,7 @@ class _ShardReader:
         self.top_up()
 
     async def _bring(self, shard: ShardRead, span: Span) -> bytes:
-        """The bytes of ``span``, as far as the shard goes."""
+        """The bytes of ``span``, up to the end of the shard."""
         self._lookahead.ask(shard, span)
         self.top_up()
         pieces: list[Buffer] = []
@@ -486,17 +482,17 @@ class _ShardReader:
             return
         self._lookahead.opened(shard, part, body, is_whole)
         if shard.plan is not None and not part.ranged and (body.stop or 0) > PART_BYTES:
-            # Each part would begin with the first byte, and bring all bytes before its own.
+            # Each part would begin with the first byte, and read all bytes before its own.
             raise StoreError(
                 "the server ignores ranges, and the format of the shard is not read from front to back; "
-                "serve it from a server that knows Range, or keep it on disk with cache_dir=",
+                "serve it from a server that supports Range, or keep it on disk with cache_dir=",
                 shard=redact(shard.url),
             )
         self.top_up()
 
 
 def _step(plan: Planning, answer: Answer | None) -> Span | Layout:
-    """What the plan asks for next, or has decided on; in a thread."""
+    """The span that the plan needs next, or its decision; in a thread."""
     try:
         return next(plan) if answer is None else plan.send(answer)
     except StopIteration as end:

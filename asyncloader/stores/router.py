@@ -112,7 +112,7 @@ def options_of(scheme: Scheme, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Origin:
-    """One server or bucket, and what was learned of it."""
+    """One server or bucket, and the times of its answers."""
 
     store: Store
     hedges: Hedges | None = None
@@ -122,14 +122,14 @@ class _Origin:
 class Stores:
     """The stores of one engine, each made when first needed and closed with the engine.
 
-    Clients are never shared between processes or loops: a session inherited through a fork gives one
-    reader another's bytes.
+    Clients are never shared between processes or loops: a session inherited through a fork would give one
+    reader another reader's bytes.
 
     Args:
         resources: The engine's; it closes what is opened here.
         access: How the stores are reached.
-        counts: Told of each request.
-        traffic: Told of those that are repeated.
+        counts: Counts each request.
+        traffic: Records each retry.
     """
 
     resources: AsyncExitStack

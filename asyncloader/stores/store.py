@@ -1,8 +1,6 @@
 """What a store is: one small class that opens a byte range, and translates its client's errors.
 
-To add a store, write its file, with one class that keeps this protocol, and add it to ``backends``.
-Retries, hedging, rate control, the cache, read-ahead and budgets are written once, above: some of them as
-stores that wrap another.
+Retries, hedging, rate control, the cache, read-ahead and budgets are written once, around all stores.
 """
 
 from __future__ import annotations
@@ -31,36 +29,35 @@ from ..errors import StoreError
 from ..types import Buffer
 from .urls import redact
 
-# Memory for bytes on their way from a socket or a file to a decoder, used again when nobody looks at it.
+# Memory for bytes on their way from a socket or a file to a decoder, used again once nothing refers to it.
 #
 # Laws:
 #
-# * A buffer is lent for as long as anything lies over it: slices, arrays, whatever holds them and wherever
-#   it
-#   is. Only then it is used again, so that nothing that anybody holds ever changes.
+# * A buffer is lent for as long as anything refers to its memory: slices, arrays, and what holds them. Only
+#   then it is used again, so bytes that something refers to never change.
 # * A loan may end in any thread and in the middle of a garbage collection: its end takes no lock.
-# * Free buffers are few, and go with whoever lends them; what is lent is bounded by what may be under way.
+# * Free buffers are few, and are freed with their lender. The bytes that may be under way bound the loans.
 
-#: A read, a loan, and above all to wake the thread that decodes, are lost among so many bytes: with half as
-#: many, 1 GB of tar from a server on loopback took a fifth more of the processor's time.
+#: For so many bytes, the cost of a read, a loan and waking the decoding thread is small: with half as many, 1
+#: GB of tar from a server on loopback took a fifth more of the processor's time.
 BUFFER_BYTES = 2 << 20
 
-# As many as come free before others are asked for, where what was read is decoded in one go.
+# As many as become free before others are taken, where what was read is decoded at once.
 _MOST_FREE = 8
 
 
 class _Loan(weakref.ref[Any]):
-    """A reference to a lease, which knows what was lent."""
+    """A reference to a lease, with the memory that was lent."""
 
     __slots__ = ("memory",)
     memory: NDArray[np.uint8]
 
 
 class Buffers:
-    """Lends buffers, to one thread, though loans may end in any.
+    """Lends buffers, to one thread; loans may end in any thread.
 
     Attributes:
-        each_bytes: How long they are, as said when it is made.
+        each_bytes: The length of each.
     """
 
     def __init__(self, each_bytes: int = BUFFER_BYTES) -> None:
@@ -71,17 +68,17 @@ class Buffers:
         self._on_end = partial(_take_back, self._free, self._loans)
 
     def take(self, size_bytes: int) -> memoryview:
-        """Memory to write to, with anything in it, and of any length.
+        """Memory to write to, with arbitrary contents and of any length.
 
         Args:
-            size_bytes: How much is of use.
+            size_bytes: How much of it is needed.
         """
-        # Less is had from the allocator: the rest of a buffer would lie idle.
+        # Smaller memory comes from the allocator: the rest of a buffer would be unused.
         if size_bytes < self.each_bytes // 2:
             return np.empty(size_bytes, np.uint8).data
         memory = self._free.pop() if self._free else np.empty(self.each_bytes, np.uint8)
-        # Made for this loan alone. NumPy lets a view skip the arrays that it was cut from, but never the
-        # owner of the memory: so that is what is watched.
+        # Made for this loan alone. A view of NumPy may skip the arrays that it was cut from, but never the
+        # owner of the memory, so that is what the loan refers to.
         lease = self._lease_type.from_buffer(memory.data)
         loan = _Loan(lease, self._on_end)
         loan.memory = memory
@@ -95,33 +92,34 @@ def _take_back(free: list[NDArray[np.uint8]], loans: dict[int, _Loan], loan: _Lo
         free.append(memory)
 
 
-# Bytes of a local file that lie in the page cache, which whoever decodes them reads himself.
+# Bytes of a local file that are in the page cache, which the decoding thread reads itself.
 #
-# The system keeps them anyway: to bring them ahead would only take memory, and the loop's time. Read in
-# small pieces by the thread that decodes, they are still in its processor's cache when it looks at them.
+# The system keeps them anyway: reading them ahead would only take memory and the loop's time. Read in small
+# pieces by the thread that decodes, they are still in its processor's cache when they are decoded.
 
-#: Two of them, as a sample that goes on from one into the next holds both, stay in the second cache of a
-#: processor's core: 1 GB of tar in pieces of 2 MiB took a quarter longer. In halves of them tuples of LitData
-#: with 100 kB each took half as long again.
+#: Two of them stay in the second-level cache of a core; a sample across two pieces holds both. 1 GB of tar in
+#: pieces of 2 MiB took a quarter longer; LitData samples of 100 kB in pieces of half this size took half as
+#: long again.
 PIECE_BYTES = 512 << 10
 
-# Each reader holds one, and what comes of it: where that is more of what it could have at most, pieces are
-# smaller, down to those of which the call costs as much as the copy.
+# Each reader holds one piece and what is decoded from it. If that would be more than this share of its
+# budget, pieces are smaller, down to a size where the call costs as much as the copy.
 _MOST_SHARE = 0.25
 _LEAST_BYTES = 64 << 10
 
-# Of Linux alone.
+# Linux only.
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
-# Files are cached and forgotten in long runs: so many looks, evenly over what is wanted, tell.
+# Files are cached and dropped in long runs, so this many probes, spread evenly, are enough.
 _LOOKS = 64
 
 
 class FileSpan:
-    """Bytes of an open file, up to the last that is wanted; taken from the front.
+    """The wanted bytes of an open file, read from the front.
 
     Args:
-        fd: The file's; the span has its own copy, and closes that when it was read, is closed, or goes.
+        fd: Of the file. The span has a copy of it, and closes that when all is read, at ``close``, or when it
+            is collected.
         start: Offset of the first byte.
         stop: Offset behind the last one.
         shard: Named in errors.
@@ -138,10 +136,10 @@ class FileSpan:
         return self._stop - self._start
 
     def read(self, buffers: Buffers) -> Buffer:
-        """The next bytes, one at least.
+        """The next bytes, at least one.
 
         Args:
-            buffers: Lends the memory; one of them is the most that is read.
+            buffers: Lends the memory; at most one buffer is read.
 
         Raises:
             StoreError: They cannot be read, or the file was changed since the span was made.
@@ -163,19 +161,19 @@ class FileSpan:
         return piece[:size]
 
     def close(self) -> None:
-        """Read no more. Idempotent."""
+        """Stop reading. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # there was no descriptor to be had
+        with suppress(AttributeError):  # no descriptor could be made
             self.close()
 
 
 @contextmanager
 def closed_on_error(chunk: Buffer | FileSpan) -> Iterator[None]:
-    """Close a span that could not be handed on: the error's traceback would keep its file open."""
+    """Close a span that could not be passed on: the error's traceback would keep its file open."""
     try:
         yield
     except BaseException:
@@ -185,7 +183,7 @@ def closed_on_error(chunk: Buffer | FileSpan) -> Iterator[None]:
 
 
 def piece_bytes_of(most_bytes: int) -> int:
-    """How much is read of a file at a time, by a reader that could have so many bytes under way at most."""
+    """How much of a file is read at a time, by a reader that may have so many bytes under way."""
     return min(max(int(_MOST_SHARE * most_bytes), _LEAST_BYTES), PIECE_BYTES)
 
 
@@ -195,18 +193,18 @@ def _version_of(fd: int) -> tuple[int, int]:
 
 
 def is_cached(fd: int, start: int, stop: int) -> bool:
-    """Whether bytes of a file, one at least, can be had without waiting, as far as some looks tell."""
+    """Whether bytes of a file, at least one, can be read without waiting, as far as some probes show."""
     if _NOWAIT is None:
         return False
     step = max((stop - start) // _LOOKS, 4096)
     look = bytearray(1)
     try:
         return all(os.preadv(fd, [look], at, _NOWAIT) for at in (*range(start, stop, step), stop - 1))
-    except OSError:  # it would have to wait, or the file system does not know of this
+    except OSError:  # it would have to wait, or the file system does not support the flag
         return False
 
 
-# As the stop of a read: all that there is. Servers count in signed integers of 64 bits.
+# As the stop of a read: up to the end. Servers count in signed integers of 64 bits.
 NO_END = 1 << 62
 
 
@@ -216,17 +214,18 @@ class Body:
 
     Attributes:
         start: Offset of its first byte, which is 0 if the server ignored the range.
-        stop: Offset after its last byte, as the server promised it; None if it promised nothing.
+        stop: Offset after its last byte, as the server promised; None if it promised nothing.
         total: Length of the whole object, None if unknown.
         etag: Names this version of the object; None if the store has no such name.
-        chunks: The bytes, in order, in pieces of the client's choosing. A generator, so that the store
-            that made it can close it: one left to the garbage collector is closed by a task without owner.
+        chunks: The bytes, in order, in pieces of the client's choice. A generator, so that the store can
+            close
+            it: a task without an owner would close one that is garbage-collected.
         digests: Of the whole object, as the store promises them, by algorithm as hashlib spells it, or
             ``crc32`` and ``crc32c`` (big-endian).
-        span_of: Gives bytes from one offset up to another in place of ``chunks``, for whoever decodes them to
-            read; None where they would have to be waited for.
-        give_way: Call it before reading at another pace than the bytes come: the body then no longer counts
-            among the requests that its server is given at a time.
+        span_of: Returns the bytes between two offsets as a span for the decoding thread to read, in place of
+            ``chunks``; None where reading would have to wait.
+        give_way: To be called before reading more slowly than the bytes come: the body then no longer counts
+            as one of the concurrent requests to its server.
     """
 
     start: int
@@ -247,12 +246,13 @@ class Store(Protocol):
     ) -> AbstractAsyncContextManager[Body]:
         """Open bytes ``start`` up to ``stop`` (exclusive) of ``url``; an object may end earlier.
 
-        An empty object opens as an empty body. If ``etag`` is given, only that version will do. An
-        exception of the caller's passes through as it is.
+        An empty object opens as an empty body. If ``etag`` is given, only that version is read. An exception
+        of the caller passes through unchanged.
 
         Raises:
-            TransientError: On entering or while reading; asking again may help.
-            StoreError: Likewise, when it would not. Always with the place, never a client's own exception.
+            TransientError: On entering or while reading; a retry may help.
+            StoreError: Likewise, if a retry would not help. It names the place, and is never a client's own
+                exception.
         """
         ...
 
@@ -264,20 +264,17 @@ async def no_chunks() -> AsyncGenerator[Buffer, None]:
 
 
 def clip(chunk: Buffer, start: int, stop: int) -> Buffer:
-    """The bytes of ``chunk`` from ``start`` to ``stop``, both counted from its first and maybe outside."""
+    """The bytes of ``chunk`` from ``start`` to ``stop``, counted from its first; both may be outside."""
     if start <= 0 and stop >= len(chunk):
         return chunk
     return memoryview(chunk)[max(start, 0) : max(stop, 0)]
-
-
-# Reading one URL under the name of another: errors name what the user listed, not what it led to.
 
 
 @asynccontextmanager
 async def read_as(
     store: Store, target: str, shard: str, start: int, stop: int, *, etag: str | None
 ) -> AsyncIterator[Body]:
-    """``store.read`` of ``target``, whose errors name ``shard``."""
+    """``store.read`` of ``target``; its errors name ``shard``, which is what the user listed."""
     async with AsyncExitStack() as stack:
         try:
             body = await stack.enter_async_context(store.read(target, start, stop, etag=etag))
@@ -299,29 +296,26 @@ async def _named(chunks: AsyncGenerator[Buffer, None], shard: str) -> AsyncGener
         raise
 
 
-# How patient the reading is with a network: time-outs, attempts and hedging; pure.
-
-
 @dataclass(frozen=True, kw_only=True)
 class NetworkPolicy:
-    """How long to wait for a server, how often to ask it again, and when to ask twice.
+    """How long to wait for a server, how often to retry, and when to hedge.
 
-    The defaults suit object stores and web servers over any distance; a test of a pipeline's own faults
-    wants shorter ones. A *part* is a range of up to 8 MiB that one request asks for.
+    The defaults suit object stores and web servers over any distance; tests of a pipeline's own faults need
+    shorter ones. A *part* is a range of up to 8 MiB that one request asks for.
 
     Args:
-        connect_s: Seconds to connect, TLS included.
+        connect_s: Seconds to connect, including TLS.
         first_byte_s: Seconds, after those to connect, to the first byte of the answer. 30, since stores
             under load answer in tens of seconds rather than not at all.
         stall_s: Seconds in which at least ``stall_bytes`` must come once a body has begun. Only time spent
             waiting for the server counts, so a slow consumer is no stall.
-        stall_bytes: Fewer than this in ``stall_s`` is no progress: a body that drips is as dead as one that
-            stopped. 16 KiB in 15 s is slower than any line that anybody trains over.
-        attempts: Requests for a part in all. Six with growing pauses span the failover of a store's node.
+        stall_bytes: Fewer bytes in ``stall_s`` are a stall: a body that drips is as useless as one that
+            stopped. 16 KiB in 15 s is slower than any network used for training.
+        attempts: All requests for a part. Six with growing pauses cover the failover of a store's node.
         deadline_s: Seconds after a part's first failure in which another attempt may begin.
-        backoff_s: Base in seconds of the pauses between attempts, which grow and are drawn at random.
-        hedge: Ask a second time for a part that the consumer waits for when its bytes take longer than
-            those of 95 % of the requests before, and take whichever comes first. At most 5 % of requests.
+        backoff_s: Base in seconds of the pauses between attempts, which grow and are random.
+        hedge: Send a second request for a part that the consumer waits for when its bytes take longer than
+            those of 95 % of earlier requests, and use the first answer. At most 5 % of requests.
 
     Raises:
         ValueError: A time that is not positive, or less than one attempt.
@@ -356,20 +350,18 @@ class NetworkPolicy:
                 raise ValueError(f"{option.name} should be positive, but got {option.name}={value!r}")
 
 
-# How a recipe's shards are reached: everything that is given beside their URLs; frozen and picklable.
-
 Renew: TypeAlias = Callable[[str], str | Awaitable[str]]
-"""Gives a URL that is signed anew for one that the server has refused."""
+"""Returns a newly signed URL in place of one that the server has refused."""
 
 
 @dataclass(frozen=True)
 class CacheSetting:
-    """Where shards are kept, and how much of them.
+    """The cache of a dataset.
 
     Attributes:
         folder: Absolute path; the cache makes a private folder of its own in it.
         limit_bytes: Most bytes of shards kept.
-        run: Names the run that made the recipe. What another run has left is verified before its first use.
+        run: Names the run that made the dataset. Files of other runs are verified before their first use.
     """
 
     folder: str
@@ -379,10 +371,10 @@ class CacheSetting:
 
 @dataclass(frozen=True)
 class Access:
-    """What the stores are told.
+    """How the shards of a dataset are reached: all settings beside their URLs; frozen and picklable.
 
     Attributes:
-        options: Storage options; may hold secrets, hence not shown.
+        options: Storage options; not shown, since they may contain secrets.
         network: Time-outs and retries.
         renew: For presigned URLs.
         cache: None keeps nothing on disk.
@@ -400,11 +392,11 @@ def pem_of(certificate: str) -> str:
     Raises:
         ValueError: Neither. It is not shown: it may be anything.
     """
-    import ssl  # late: most recipes need none
+    import ssl  # late: most datasets do not need it
 
     pem: str | None = certificate
     if "-----BEGIN" not in certificate:
-        # Raised below, outside of the ``except``: its error has the option in it.
+        # Raised below, outside of the ``except``: that error contains the option.
         pem = None
         with suppress(OSError, ValueError), open(certificate, encoding="ascii") as file:
             pem = file.read()

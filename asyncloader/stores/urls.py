@@ -1,4 +1,4 @@
-"""What a URL or path tells by itself: its scheme, its parts, and what of it may be shown; pure."""
+"""What follows from the text of a URL or path: its scheme, its parts, and what of it may be shown; pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Scheme:
         name: What stands before ``://``.
         store: The module of this package that serves it, as ``router.Backend`` describes; None for local
             files, which have neither server nor options.
-        client: The module that reads, which takes long to import: late, or before workers are forked.
+        client: The module that imports its client, which worker processes import early.
         is_listed: Whether the store can list its objects. Where it cannot, each shard has to be named.
         is_web: Whether a URL has the parts and escapes of RFC 3986; elsewhere a key is taken as written.
         is_renewed: Whether URLs may be signed for a time, or lead to such URLs.
@@ -80,14 +80,14 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
-#: Lies beside the shards that it describes, and is none of them.
+#: The index beside the shards, which is no shard itself.
 INDEX_NAME = "asyncloader-index.json"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-# No shard is a file of such a name, but a URL with its signature may be mistyped so, and would be shown.
-# Nor does one begin with a scheme and two slashes: a path that does is written with ./ in front.
+# No shard has such a name, but a URL with its signature may be mistyped so, and would be shown. A path that
+# begins with a scheme and two slashes has to be written with ./ in front.
 _MISTYPED = re.compile(rf"\s*({'|'.join([*SCHEMES, *ELSEWHERE])})(?:\s*:|[;.,]?//)", re.IGNORECASE)
-#: Nothing in it is user info, query or fragment, or changed by parsing: to be shown as it is.
+#: A URL without user info, query and fragment that parsing does not change: it is shown as it is.
 PLAIN = r"[a-z][a-z0-9+.-]*://[!\"$->A-Z^-~]*"
 _PLAIN = re.compile(PLAIN)
 
@@ -98,10 +98,10 @@ LOCAL = frozenset(scheme.name for scheme in SCHEMES.values() if scheme.is_local)
 
 
 def scheme_of(url: str) -> Scheme:
-    """The row of its scheme, that of ``file`` for a plain path.
+    """The row of its scheme; that of ``file`` for a plain path.
 
     Raises:
-        ValueError: A scheme that no store serves, or one that is not written as such.
+        ValueError: A scheme that no store serves, or a mistyped one.
     """
     match = _SCHEME.match(url)
     if match is None:
@@ -130,12 +130,12 @@ def local_path(url: str) -> str:
     match = _SCHEME.match(url)
     if match is None:
         return url
-    # Not urlsplit: files have no query, and a ``?`` is a glob's.
+    # Not urlsplit: files have no query, and ``?`` is a glob.
     host, slash, path = url[match.end() :].partition("/")
     if host.startswith("~"):
         raise ValueError(
-            f"a file:// URL knows no home, but one begins with file://{host}; leave out file://, and write "
-            f"{host}{slash}..."
+            f"a file:// URL has no home folder, but one begins with file://{host}; leave out file://, and "
+            f"write {host}{slash}..."
         )
     if host not in ("", "localhost"):
         raise ValueError(
@@ -153,21 +153,21 @@ def is_remote_pattern(url: str) -> bool:
 
 
 def split_key(url: str) -> tuple[str, str]:
-    """``scheme://bucket/`` and the key behind it, as written: keys know no escapes."""
+    """``scheme://bucket/`` and the key behind it, as written: keys have no escapes."""
     scheme, _, rest = url.partition("://")
     bucket, slash, key = rest.partition("/")
     return f"{scheme}://{bucket}{slash}", key
 
 
 def check_web_url(url: str) -> None:
-    """Refuse a web URL that names no server.
+    """Refuse a web URL without a server.
 
     Raises:
-        ValueError: No host, or a port that is none.
+        ValueError: No host, or an invalid port.
     """
     try:
         parts = urlsplit(url)
-        good = bool(parts.hostname) and parts.port != 0  # looking at the port raises, too
+        good = bool(parts.hostname) and parts.port != 0  # reading the port raises, too
     except ValueError:
         good = False
     if not good:
@@ -184,7 +184,7 @@ def is_server_url(url: str) -> bool:
 
 
 def suffix_path(url: str) -> str:
-    """The part of ``url`` that has the file name with its suffixes: no query, no fragment."""
+    """The part of ``url`` with the file name and its suffixes: no query, no fragment."""
     match = _SCHEME.match(url)
     if match is None:
         return url
@@ -197,7 +197,7 @@ def suffix_path(url: str) -> str:
 
 
 def redact(url: str) -> str:
-    """``url`` as it may be shown: without user info, query and fragment, where secrets live."""
+    """``url`` as it may be shown: without user info, query and fragment, which may contain secrets."""
     if "://" not in url or _PLAIN.fullmatch(url) is not None:
         return url
     match = _SCHEME.match(url)
@@ -205,6 +205,6 @@ def redact(url: str) -> str:
         return url
     try:
         parts = urlsplit(url)
-    except ValueError:  # such as brackets that hold no address; an error message must not fail for it
+    except ValueError:  # such as brackets without an address; an error message must not fail for it
         return f"{match[1]}://(not a valid URL)"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

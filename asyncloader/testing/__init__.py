@@ -1,4 +1,4 @@
-"""Test your own pipelines: a server that misbehaves as told, and a check that nothing is left behind.
+"""Test your own pipelines: a server with the faults that you choose, and a check that nothing is left behind.
 
 >>> from asyncloader import testing
 >>> with testing.serve({"train-0.tar": content}, [testing.CutAt(1000, times=1)]) as server:

@@ -1,8 +1,8 @@
 """Faults of a network or a loaded server: each turns a healthy response plan into a faulty one.
 
-Laws: a fault is a frozen value and keeps no state; ``apply`` is a pure function. Whether its turn has
-come (``after``, ``times``, ``probability``) is counted by ``scenario``. A request counts for a fault
-only if the fault ``fits``: a cut at byte 1000 is not used up by a response of 10 bytes.
+Laws: a fault is a frozen value and keeps no state; ``apply`` is a pure function. ``Scenario`` counts when it
+applies (``after``, ``times``, ``probability``). A request counts for a fault only if the fault ``fits``: a
+response of 10 bytes does not use up a cut at byte 1000.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Stall(_BodyFault):
 
 @dataclass(frozen=True)
 class HangUp(Fault):
-    """Close the connection instead of answering, as a server does that drops a kept-alive one."""
+    """Close the connection instead of answering, as a server that drops a kept-alive connection."""
 
     def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
         return replace(response, body=(Close(),), span=None, has_head=False)
@@ -170,10 +170,10 @@ class Status(Fault):
 
 @dataclass(frozen=True)
 class Capacity(Fault):
-    """503 for every request that finds ``limit`` others being answered, on any key.
+    """503 for every request that arrives while ``limit`` others are being answered, on any key.
 
-    It is refused without latency, as a front end does that sheds load: a refusal that lingered would
-    itself count as a concurrent request.
+    It is refused without latency, as a front end under load does: a delayed refusal would itself count as a
+    concurrent request.
     """
 
     limit: int
@@ -199,9 +199,9 @@ class Redirect(Fault):
 
 @dataclass(frozen=True)
 class RequireQuery(Fault):
-    """Refuse whoever's query does not hold ``text``, as a store does without the right signature.
+    """Refuse requests whose query does not contain ``text``, as a store does without the right signature.
 
-    One that expires is ``Status(403, query="*" + text + "*", after=...)`` beside it.
+    A signature that expires is ``Status(403, query="*" + text + "*", after=...)`` beside it.
     """
 
     text: str = field(repr=False)
@@ -234,7 +234,7 @@ class Headers(Fault):
 class NoLength(Fault):
     """No Content-Length: the body ends where the connection does, cut at byte ``cut`` if given.
 
-    The client cannot tell the cut from the end by the framing.
+    The client cannot detect such a cut by the framing.
     """
 
     cut: int | None = None
@@ -249,23 +249,20 @@ class NoLength(Fault):
 
 
 def has_body(response: Response) -> bool:
-    """Whether the response carries what was asked for, as against an error or nothing."""
+    """Whether the response contains the object, and not an error or nothing."""
     return response.has_head and 200 <= response.status < 300 and body_length(response.body) > 0
 
 
-# Faults whose bytes or headers are not the truth: another range, another object, a flipped bit.
-#
-# Same laws as ``faults``. A lie that replaces the body undoes what earlier faults did to it, so name it
-# before the faults that cut or stall.
+# Faults with wrong bytes or headers: another range, another object, a flipped bit. A fault that replaces the
+# body undoes what earlier faults did to it, so name it before the faults that cut or stall.
 
 
 @dataclass(frozen=True)
 class WrongLength(Fault):
     """A Content-Length that is off by ``delta``.
 
-    Announcing too much, the connection is closed after the body: the body looks cut. Announcing too
-    little, it stays open and the surplus lies before the next response, as with a server that has it
-    wrong.
+    If it is too large, the connection is closed after the body, which looks cut. If it is too small, the
+    connection stays open, and the surplus comes before the next response.
     """
 
     delta: int
@@ -275,7 +272,7 @@ class WrongLength(Fault):
         return has_body(response) and length is not None and int(length) + self.delta >= 0
 
     def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
-        # From the header, not from the body: a cut before this fault does not change what is announced.
+        # From the header, not from the body: an earlier cut does not change what is announced.
         length = int(response.headers["Content-Length"]) + self.delta
         headers = {**response.headers, "Content-Length": str(length)}
         ending = (Close(),) if self.delta > 0 else ()
@@ -289,7 +286,7 @@ class WrongRange(Fault):
     Args:
         shift: By how much; a range that would leave the object is answered without the fault.
         lies: ``"both"``: header and body agree on the wrong range. ``"body"``: the header claims the
-            range asked for, the body is another. ``"header"``: the body is right, the header is not.
+            requested range, the body is another. ``"header"``: the body is right, the header is wrong.
     """
 
     shift: int
@@ -313,7 +310,7 @@ class WrongRange(Fault):
 
 @dataclass(frozen=True)
 class IgnoreRange(Fault):
-    """200 and the whole object for a request that asked for a range."""
+    """200 and the whole object for a request with a range."""
 
     def fits(self, request: Request, response: Response) -> bool:
         return response.status == 206
@@ -339,8 +336,8 @@ class WrongETag(Fault):
 class FlipBit(Fault):
     """Flip bit ``bit`` (0 is the lowest) of byte ``byte`` of the object.
 
-    The byte is counted in the object, not in the body, so that the damage stays in one place
-    whatever ranges a client cuts the object into.
+    The byte is counted in the object, not in the body, so that the damage stays in one place whatever ranges
+    a client requests.
     """
 
     byte: int
@@ -353,7 +350,7 @@ class FlipBit(Fault):
 
     def fits(self, request: Request, response: Response) -> bool:
         first, stop = response.span or (0, 0)
-        # A cut before this fault may have taken the byte away.
+        # An earlier cut may have removed the byte.
         stop = min(stop, first + body_length(response.body))
         return has_body(response) and first <= self.byte < stop
 
@@ -382,7 +379,7 @@ class GzipEncoding(Fault):
 
 @dataclass(frozen=True)
 class ChangeObject(Fault):
-    """From the first request it hits, that one included, the object is ``new_bytes``.
+    """From the first request that it hits, which is included, the object is ``new_bytes``.
 
     The change is made before the request is answered, so ``If-Match`` with the old ETag gets 412.
     """
@@ -397,16 +394,12 @@ def _flip(view: memoryview, bit: int) -> memoryview:
     return memoryview(bytes([view[0] ^ (1 << bit)]))
 
 
-# How long a server takes to begin an answer.
-
-
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Seconds before the first byte: lognormal, with an occasional stall.
 
-    Object stores answer most requests near the median and a few very much later; a lognormal body
-    and a rare stall is the smallest model that has both, and a client that only meets constant
-    latency has never been tested for what hedging is for.
+    Object stores answer most requests near the median and a few much later. A lognormal distribution with a
+    rare stall is the smallest model that has both; constant latency does not test hedging.
 
     Args:
         median_s: Half of the requests are faster than this.

@@ -1,14 +1,13 @@
 """A check that a block of code leaves nothing behind: threads, tasks, processes, descriptors, memory.
 
-What it sees: Python threads; tasks of the running event loop; on Linux also child processes, file
-descriptors, mappings of shared memory, and names in /dev/shm that this process or a child of it holds.
-Elsewhere the Linux part is skipped. Other programs on the machine are never looked at, so a name in /dev/shm
-that no process holds any more is not seen: nobody can say whose it is. Threads that only native code knows
-(those of BLAS or of a Rust runtime) are not seen either: such pools stay by design.
+It finds Python threads; tasks of the running event loop; on Linux also child processes, file descriptors,
+mappings of shared memory, and names in /dev/shm that this process or a child of it holds. Other programs on
+the machine are not examined, so a name in /dev/shm that no process holds any more is not found: its owner is
+unknown. Threads of native code (of BLAS or a Rust runtime) are not found either: such pools stay by design.
 
-What remains is looked at again until it is gone or the time is up. That loop re-reads /proc, because
-closing a descriptor wakes nobody; where there is an event to wait on (a thread, a process, a task), it
-waits on that.
+The check repeats until nothing is left or the time is up. It reads /proc again each time, because closing a
+descriptor gives no event; if there is an event to wait for (of a thread, a process, a task), it waits for
+that.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeAlias, TypeVar
 
-# What a process holds, read from Linux's /proc; elsewhere everything here is empty.
-#
-# Every reader copes with things that vanish while they are read.
+# What a process holds, by Linux's /proc; elsewhere everything here is empty. Each function accepts that
+# things vanish while they are read.
 
 _PROC = Path("/proc")
 _MAPPING = re.compile(r"\S+ \S+ \S+ \S+ (\d+) +(/memfd:.*|/dev/shm/.*)")
@@ -42,7 +40,7 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process for good: a pid alone may be given to another one.
+    """A process for good: its pid alone may be reused.
 
     Attributes:
         pid: Its process id.
@@ -53,9 +51,9 @@ class ProcessId:
     started: int
 
     def describe(self) -> str:
-        """``child process PID (STATE): BEGINNING OF COMMAND``; a zombie has ended but was not waited for."""
+        """``child process PID (STATE): BEGINNING OF COMMAND``; a zombie has ended and was not waited for."""
         folder = _PROC / str(self.pid)
-        # A zombie has no command line any more, but still a name.
+        # A zombie has no command line, but still a name.
         command = _read(folder / "cmdline").replace("\0", " ").strip() or _read(folder / "comm").strip()
         fields = _stat_fields(self.pid)
         state = "zombie" if fields and fields[0] == "Z" else "running"
@@ -63,7 +61,7 @@ class ProcessId:
 
 
 def descendants(pid: int) -> set[ProcessId]:
-    """Children, their children and so on, as long as the chain of living parents holds."""
+    """Children, their children and so on, as far as their parents are alive."""
     found: set[ProcessId] = set()
     for task in _entries(_PROC / str(pid) / "task"):
         for child in _read(task / "children").split():
@@ -72,7 +70,7 @@ def descendants(pid: int) -> set[ProcessId]:
 
 
 def marked(variable: str) -> set[ProcessId]:
-    """Processes of this user that were executed with this environment variable, orphans included."""
+    """Processes of this user that were started with this environment variable, including orphans."""
     needle = f"{variable}=".encode()
     found: set[ProcessId] = set()
     for entry in _entries(_PROC):
@@ -94,7 +92,7 @@ def open_files(process: str = "self") -> dict[int, str]:
         try:
             found[int(entry.name)] = os.readlink(entry)
         except OSError:
-            # Among others, the descriptor that listed the folder.
+            # Such as the descriptor that listed the folder.
             continue
     return found
 
@@ -102,7 +100,7 @@ def open_files(process: str = "self") -> dict[int, str]:
 def named_memory(processes: Iterable[ProcessId]) -> set[str]:
     """Paths in /dev/shm that this process or one of ``processes`` has mapped or open.
 
-    By who holds them, since /dev/shm itself lists those of every program on the machine.
+    By process, since /dev/shm itself lists the names of every program on the machine.
     """
     found: set[str] = set()
     for process in ("self", *(str(process.pid) for process in processes)):
@@ -135,7 +133,7 @@ def _read(path: Path) -> str:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; the command before them may hold anything."""
+    """The fields of /proc/PID/stat from the state on; the command before them may contain anything."""
     return _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
 
 
@@ -147,7 +145,7 @@ def _identify(pid: int) -> Iterator[ProcessId]:
 
 _T = TypeVar("_T")
 _Task: TypeAlias = asyncio.Task[Any]
-# How long one wait between two looks may take: an event seen late costs this, a look costs milliseconds.
+# The longest wait between two checks: an event may be seen so late, and a check costs milliseconds.
 _LOOK_S = 0.02
 _numbers = itertools.count()
 
@@ -155,14 +153,14 @@ _numbers = itertools.count()
 def check_leaks(*, within_s: float = 1.0, allow: Callable[[str], bool] | None = None) -> LeakCheck:
     """Assert at the end of a ``with`` or ``async with`` block that nothing new is left.
 
-    Use ``async with`` under a running event loop: the loop turns while the check waits, so tasks and
-    transports that are being closed can finish. A plain ``with`` there sees the tasks, but blocks the
-    loop. If the block raises, there is no check: an exception keeps things alive through its traceback.
+    Use ``async with`` in a running event loop: the loop runs while the check waits, so tasks and transports
+    that are being closed can finish. A plain ``with`` there finds the tasks, but blocks the loop. If the
+    block raises, there is no check: an exception keeps things alive through its traceback.
 
     Args:
         within_s: Seconds that things may take to vanish after the block.
-        allow: Given the description of something left, such as ``thread 'worker-0'``, says whether
-            it may stay. The resource tracker of ``multiprocessing`` always may: no library can end it.
+        allow: Gets the description of something left, such as ``thread 'worker-0'``, and returns whether it
+            may stay. The resource tracker of ``multiprocessing`` always may: no library can end it.
 
     Returns:
         A context manager, for one use.
@@ -197,14 +195,14 @@ class LeakCheck:
     def __init__(self, within_s: float, allow: Callable[[str], bool]) -> None:
         self._within_s = within_s
         self._allow = allow
-        # Inherited by every process started in the block: it betrays those whose parent has died.
+        # Inherited by every process started in the block, so that orphans are found too.
         self._marker = f"ASYNCLOADER_LEAK_CHECK_{os.getpid()}_{next(_numbers)}"
 
     def __enter__(self) -> LeakCheck:
-        # Garbage of earlier tests, collected only now, would hide what this block leaks.
+        # Garbage of earlier code that is collected later would hide what this block leaks.
         gc.collect()
         _open_first_uvloop()
-        # Weak, or the check would itself keep alive what the block should let go.
+        # Weak references, so that the check does not keep alive what the block should free.
         self._threads = weakref.WeakSet(threading.enumerate())
         self._tasks = weakref.WeakSet(_running_tasks())
         self._processes = descendants(os.getpid())
@@ -229,7 +227,7 @@ class LeakCheck:
                 await asyncio.sleep(wait_s)
 
     def _looks(self, error: BaseException | None) -> Iterator[tuple[_Left, float]]:
-        """What is left, and how long to wait for its end before the next look; reports what stays."""
+        """What is left, and how long to wait before the next check; raises if something stays."""
         os.environ.pop(self._marker, None)
         if error is not None:
             return
@@ -264,13 +262,13 @@ class LeakCheck:
         return [thing for thing in things if not self._allow(describe(thing))]
 
     def _new_files(self, tracker_fd: int | None) -> list[str]:
-        """New descriptors of the kinds of which there are more than before.
+        """New descriptors of the kinds that have become more.
 
-        By count of a kind: a log file that was reopened meanwhile is new, but no leak.
+        Counted by kind: a log file that was reopened meanwhile is new, but no leak.
         """
-        # uvloop opens /dev/null at its first socket, as a spare for when descriptors run out, and keeps it
-        # for as long as the loop lives: while a loop runs, that is not the block's.
-        spare = "/dev/null" if _a_loop_runs() else None
+        # uvloop opens /dev/null at its first socket, as a reserve for when descriptors run out, and keeps it
+        # until the loop is closed: while a loop runs, the block does not own it.
+        spare = "/dev/null" if asyncio._get_running_loop() else None
         files = open_files().items()
         now = {fd: target for fd, target in files if fd != tracker_fd and target != spare}
         before = Counter(map(_file_kind, self._files.values()))
@@ -296,14 +294,6 @@ def _running_tasks() -> set[_Task]:
         return asyncio.all_tasks() - {asyncio.current_task()}
     except RuntimeError:
         return set()
-
-
-def _a_loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _describe_thread(thread: threading.Thread) -> str:
@@ -335,14 +325,14 @@ def _wait_for_change(left: _Left, seconds: float) -> None:
                 return
             stack.callback(os.close, watched)
             if select.select([watched], [], [], seconds)[0]:
-                # It has ended, and whoever started it may yet wait for it.
+                # It has ended, and its parent may still wait for it.
                 time.sleep(seconds)
         else:
             time.sleep(seconds)
 
 
 def _open_first_uvloop() -> None:
-    """libuv opens a pipe with a process's first loop and keeps it: let that be before the block."""
+    """Open the pipe that libuv makes with a process's first loop, and keeps, before the block."""
     try:
         import uvloop
     except ImportError:

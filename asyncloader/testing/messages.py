@@ -1,7 +1,7 @@
-"""What a request says and what a response will be: plain values and pure functions, no socket, no clock.
+"""Requests, and plans of responses: plain values and pure functions, no socket, no clock.
 
-A :class:`Response` is a plan. Which bytes go out, when, and how the connection ends is all decided here
-and in ``faults``; ``connection`` carries the plan out without deciding anything.
+A :class:`Response` is a plan. Which bytes are sent, when, and how the connection ends is decided here and in
+``faults``; ``server.Connection`` only carries the plan out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the connection in order: what was sent arrives, then end of stream."""
+    """End the connection in order: what was sent arrives, then the end of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Request:
         headers: Names in lower case.
         keep_alive: Whether the client wants the connection kept.
         concurrent: Requests being answered at its arrival, this one included.
-        attempt: How often the same method, key and range were asked for before.
+        attempt: How often the same method, key and range were requested before.
         query: As sent, without its question mark.
     """
 
@@ -86,9 +86,8 @@ class Response:
     Args:
         status: The status code.
         headers: As they go out, in order.
-        body: What happens after the head.
-        span: First and last-plus-one byte of the object that the body holds; None if it holds
-            something else.
+        body: The actions after the head.
+        span: The bytes of the object in the body, first and last plus one; None if it is something else.
         delay_s: Seconds before the first byte.
         rate_bytes_s: The most body bytes per second; None for no limit of its own.
         has_head: False to send neither status nor headers, only the body's actions.
@@ -111,8 +110,7 @@ def parse_request(head: bytes) -> Request:
     """Parse a request head, up to its empty line.
 
     Raises:
-        BadRequestError: It is not HTTP/1.x, or announces a body: no client of objects sends one, and
-            to read past it would be code that nothing needs.
+        BadRequestError: It is not HTTP/1.x, or announces a body, which no client of objects sends.
     """
     lines = head.decode("latin-1").split("\r\n")
     match = re.fullmatch(r"([A-Z]+) (\S+) HTTP/1\.([01])", lines[0])
@@ -139,7 +137,7 @@ def answer(request: Request, obj: Object | None) -> Response:
 
 
 def without_body(request: Request, response: Response) -> Response:
-    """The response, less its body if this request or status must not have one."""
+    """The response, without its body if this request or status must not have one."""
     bare = request.method == "HEAD" or response.status in (204, 304)
     return replace(response, body=()) if bare else response
 
@@ -158,7 +156,7 @@ def _full_answer(request: Request, obj: Object | None) -> Response:
         return whole(obj)
     if span[0] >= span[1]:
         return plain(416, {"Content-Range": f"bytes */{len(obj.content)}"})
-    # If-Range guards a resumed download: another object than the one begun comes whole.
+    # If-Range protects a resumed download: a changed object comes whole.
     if request.headers.get("if-range", obj.etag) != obj.etag:
         return whole(obj)
     return part(obj, *span)
@@ -237,7 +235,7 @@ def _matches(condition: str, etag: str) -> bool:
 
 
 def _asked_span(request: Request, size: int) -> tuple[int, int] | None:
-    """The span that ``Range`` asks for; empty if it cannot be had; None if there is none to obey."""
+    """The span of ``Range``; empty if it cannot be satisfied; None if it is to be ignored."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", (request.range or "").replace(" ", ""))
     if match is None or request.method != "GET" or match.groups() == ("", ""):
         return None

@@ -1,4 +1,4 @@
-"""The objects a server serves: a mapping or a directory, read at each request, and what changed since."""
+"""The objects of a server: a mapping or a directory, read at each request; and its log."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ServedObjects:
     """Finds objects by key.
 
     Args:
-        source: Keys to contents, or to callables that are asked for the content at each request; or
-            a directory, whose files are served as they are when asked for.
+        source: Keys to contents, or to callables that return the content at each request; or a directory,
+            whose files are served as they are at each request.
     """
 
     def __init__(self, source: Mapping[str, Content] | Path) -> None:
@@ -34,14 +34,14 @@ class ServedObjects:
         self._opened_s = time.time()
 
     def warm(self) -> None:
-        """Work out the ETags of fixed contents, so that no request waits for a hash."""
+        """Compute the ETags of fixed contents, so that no request waits for a hash."""
         if isinstance(self._source, dict):
             for key, content in self._source.items():
                 if isinstance(content, bytes):
                     self._etag(key, content)
 
     def find(self, key: str) -> Object | None:
-        """The object under ``key`` now; a key that ends in ``/`` (or is empty) lists what is below."""
+        """The current object of ``key``; a key that ends in ``/`` (or is empty) lists what is below."""
         if key in self._changed:
             return self._changed[key]
         if isinstance(self._source, Path):
@@ -57,14 +57,14 @@ class ServedObjects:
         return None
 
     def change(self, key: str, content: bytes) -> None:
-        """From now on ``key`` has this content; the same content again is no change."""
+        """Replace the content of ``key``; the same content again is no change."""
         if key in self._changed and self._changed[key].content.obj is content:
             return
         self._changed[key] = Object(_bytes_view(content), _content_etag(content), time.time())
 
     def _etag(self, key: str, content: bytes | bytearray | memoryview) -> str:
         known, etag = self._etags.get(key, (None, ""))
-        # By identity, and for bytes only: what can change in place must be hashed each time.
+        # By identity, and for bytes only: contents that can change in place are hashed each time.
         if known is not content:
             etag = _content_etag(content)
             if isinstance(content, bytes):
@@ -91,12 +91,12 @@ def _file(root: Path, key: str) -> Object | None:
         with open(path, "rb") as file:
             stat = os.fstat(file.fileno())
             # Mapped, not read or sent by sendfile: a plan can slice, flip and cut a file of any size like
-            # bytes in memory, and there is one way to send.
+            # bytes in memory.
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if stat.st_size else b""
     except OSError:
-        # Not there, or not to be had: to a client that is the same.
+        # Missing or unreadable is the same to a client.
         return None
-    # Not of the content: to hash a large shard would hold up every other request.
+    # Not of the content: hashing a large shard would delay all other requests.
     return Object(memoryview(content), f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"', stat.st_mtime)
 
 
@@ -106,9 +106,6 @@ def _listing(key: str, entries: Iterable[str]) -> Object:
     head = f"<html><head><title>{title}</title></head>\n"
     content = f"{head}<body><h1>{title}</h1><pre>\n{links}</pre></body></html>\n".encode()
     return Object(memoryview(content), _content_etag(content), 0.0, "text/html; charset=utf-8")
-
-
-# What a server has seen: one entry per request, and counters; written by the server, read by anyone.
 
 
 @dataclass(slots=True)
@@ -124,8 +121,8 @@ class LoggedRequest:
         time_s: When it arrived, in seconds since the server opened.
         connection: Number of its connection, from 0 in order of arrival.
         faults: Names of the faults that hit it.
-        client_left: Whether the client was gone before the response was all sent.
-        query: As sent, without its question mark. Not shown, for signatures are in it.
+        client_left: Whether the client left before the whole response was sent.
+        query: As sent, without its question mark. Not shown, since it may contain signatures.
         headers: As sent, names in lower case. Not shown either.
     """
 
@@ -144,7 +141,7 @@ class LoggedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals since the server opened, and what is open now.
+    """Totals since the server opened, and the current numbers.
 
     Attributes:
         requests: Requests that arrived.
@@ -164,10 +161,10 @@ class Counters:
 
 
 class Log:
-    """Kept for the server's life; not bounded, for it is what tests read.
+    """One entry per request, and counters; kept until the server is collected, and not bounded.
 
-    Only the server's thread writes. Readers take no lock: bytes are counted before they are handed to
-    the kernel and corrected after, so whoever has received a byte finds it counted, and a reader on an
+    Only the server's thread writes. Readers take no lock: bytes are counted before they are passed to the
+    kernel and corrected after, so a client that has received a byte finds it counted, and a reader on an
     event loop never waits for the server.
     """
 

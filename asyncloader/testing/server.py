@@ -1,7 +1,6 @@
-"""An HTTP/1.1 object server on 127.0.0.1 that misbehaves as told: its life; see ``connection`` for the wire.
+"""An HTTP/1.1 object server on 127.0.0.1 with chosen faults.
 
-It shares nothing with the library's engine, not even the place where tasks are born: a tool that checks
-must not rest on what it checks.
+It shares nothing with the library's engine: a tool that checks must not depend on what it checks.
 """
 
 from __future__ import annotations
@@ -38,59 +37,57 @@ from .messages import (
 )
 from .objects import Content, Counters, Log, LoggedRequest, ServedObjects
 
-# Which faults hit which request, and the response plan that comes of it; seeded, no I/O on sockets.
-
 LatencyLike: TypeAlias = float | Callable[[random.Random], float]
 
 
+@dataclass(eq=False, repr=False)
 class Scenario:
-    """The server's mind: asked once per request, in order of arrival.
+    """Decides which faults hit a request, and so the plan of its response; called in order of arrival.
 
     Args:
-        objects: What is served.
-        faults: Applied in this order, each to what the one before made.
+        objects: The served objects.
+        faults: Applied in this order, each to the response of the one before.
         latency_s: Seconds before the first byte, or a function that draws them.
-        seed: Of all draws. A draw depends on the seed, the request and its attempt number only, not
-            on which other requests came before: concurrent clients see the same faults every run.
+        seed: Of all draws. A draw depends only on the seed, the request and its attempt number, not on other
+            requests: concurrent clients see the same faults in every run.
     """
 
-    def __init__(
-        self, objects: ServedObjects, faults: Sequence[Fault], latency_s: LatencyLike, seed: int
-    ) -> None:
-        self._objects = objects
-        self._faults = tuple(faults)
-        self._latency_s = latency_s
-        self._seed = seed
+    objects: ServedObjects
+    faults: Sequence[Fault]
+    latency_s: LatencyLike
+    seed: int
+
+    def __post_init__(self) -> None:
         self._matched: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()
         self._attempts: Counter[tuple[str, str, str | None]] = Counter()
 
     def decide(self, request: Request) -> tuple[Response, tuple[str, ...]]:
-        """The plan for this request, and the names of the faults that made it."""
+        """The plan for this request, and the names of the faults that hit it."""
         asked = (request.method, request.key, request.range)
         request = replace(request, attempt=self._attempts[asked])
         self._attempts[asked] += 1
-        hits = [self._change(index, request) for index in range(len(self._faults))]
-        obj = self._objects.find(request.key)
+        hits = [self._change(index, request) for index in range(len(self.faults))]
+        obj = self.objects.find(request.key)
         response = replace(answer(request, obj), delay_s=self._delay_s(request))
-        for index in range(len(self._faults)):
+        for index in range(len(self.faults)):
             if not hits[index]:
                 response, hits[index] = self._apply(index, request, obj, response)
-        names = [type(fault).__name__ for fault, hit in zip(self._faults, hits, strict=True) if hit]
+        names = [type(fault).__name__ for fault, hit in zip(self.faults, hits, strict=True) if hit]
         return response, tuple(names)
 
     def _change(self, index: int, request: Request) -> bool:
-        """Change the object if this fault does that now: before it is looked up to be answered."""
-        fault = self._faults[index]
+        """Change the object, if this fault does so now, before it is looked up for the response."""
+        fault = self.faults[index]
         if not isinstance(fault, ChangeObject) or not fault.matches(request) or not self._hit(index, request):
             return False
-        self._objects.change(request.key, fault.new_bytes)
+        self.objects.change(request.key, fault.new_bytes)
         return True
 
     def _apply(
         self, index: int, request: Request, obj: Object | None, response: Response
     ) -> tuple[Response, bool]:
-        fault = self._faults[index]
+        fault = self.faults[index]
         if isinstance(fault, ChangeObject) or not fault.matches(request) or not fault.fits(request, response):
             return response, False
         if not self._hit(index, request):
@@ -98,8 +95,8 @@ class Scenario:
         return fault.apply(request, obj, response), True
 
     def _hit(self, index: int, request: Request) -> bool:
-        """Count a matching request, and say whether it is this fault's turn."""
-        fault = self._faults[index]
+        """Count a matching request, and return whether the fault hits it."""
+        fault = self.faults[index]
         self._matched[index] += 1
         if self._matched[index] <= fault.after:
             return False
@@ -111,43 +108,41 @@ class Scenario:
         return True
 
     def _delay_s(self, request: Request) -> float:
-        if callable(self._latency_s):
-            return self._latency_s(self._rng("latency", request))
-        return self._latency_s
+        if callable(self.latency_s):
+            return self.latency_s(self._rng("latency", request))
+        return self.latency_s
 
     def _rng(self, purpose: str, request: Request) -> random.Random:
         # Seeded by text: Random hashes that with SHA-512, the same in every process.
         asked = f"{request.method} {request.key} {request.range} {request.attempt}"
-        return random.Random(f"{self._seed} {purpose} {asked}")
+        return random.Random(f"{self.seed} {purpose} {asked}")
 
 
-# The wire: one connection that reads requests and carries out the plans made for them.
-#
-# On bare sockets rather than on a web framework or asyncio's streams: a fault is a byte that is missing, a
-# length that lies, a reset at an exact place, and frameworks exist to make those impossible.
+# On bare sockets rather than on a web framework or asyncio's streams: faults are missing bytes, wrong lengths
+# and resets at exact places, which frameworks prevent.
 
-# As large as nginx takes by default for all headers (4 x 8 KiB), and then some.
+# More than nginx accepts by default for all headers (4 x 8 KiB).
 _HEAD_LIMIT_BYTES = 64 * 1024
-# One send to the kernel: large enough to cost nothing, small enough that the log, which counts a send
-# before it is made, is never far ahead.
+# The bytes of one send: large enough to be cheap, small enough that the log, which counts a send before it is
+# made, is never far ahead.
 _SEND_BYTES = 1024 * 1024
-# A paced send is cut into slices of this length: epoll's clock ticks in milliseconds, so slices much
-# shorter than that would only be late, and longer ones would be seen as bursts.
+# The length of the slices of a paced send: epoll counts milliseconds, so much shorter slices would only be
+# late, and longer ones would be bursts.
 _SLICE_S = 0.01
 
 
 class _EndError(Exception):
-    """The plan says that the connection ends here."""
+    """The plan ends the connection here."""
 
 
 @dataclass(eq=False, repr=False)
 class Connection:
-    """One accepted connection; owns its socket.
+    """One accepted connection: reads requests and carries out their plans; owns its socket.
 
     Args:
         sock: Non-blocking.
         scenario: Decides what is sent.
-        log: Is told what was sent.
+        log: Records what was sent.
         rate_bytes_s: The most bytes per second on this connection, over all its responses.
         now_s: Seconds since the server opened.
     """
@@ -170,14 +165,14 @@ class Connection:
             while (head := await self._read_head()) is not None:
                 await self._serve(head, number)
         except (_EndError, OSError):
-            # The end was planned, or the client left; either way it is in the log.
+            # The end was planned, or the client left; both are in the log.
             pass
         finally:
             self.sock.close()
             self.log.close_connection()
 
     async def _read_head(self) -> bytes | None:
-        """The next request head, or None where the client has no more."""
+        """The next request head; None if the client has left."""
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             if len(self._received) > _HEAD_LIMIT_BYTES:
                 self.sock.send(render_head(plain(431)))
@@ -237,8 +232,8 @@ class Connection:
         clock = asyncio.get_running_loop().time
         self._due_s = max(self._due_s, clock())
         for start in range(0, len(view), slice_bytes):
-            # A little lateness is made up for, or the rate would stay below the one asked for; much
-            # is not, or a client that pauses would get a burst.
+            # A small delay is caught up, since the rate would otherwise stay too low. A large one is not,
+            # since a client that pauses would get a burst.
             self._due_s = max(self._due_s, clock() - 10 * _SLICE_S)
             await self._pause(self._due_s - clock())
             piece = view[start : start + slice_bytes]
@@ -246,7 +241,7 @@ class Connection:
             self._due_s += len(piece) / rate
 
     async def _send(self, view: memoryview, entry: LoggedRequest | None = None) -> None:
-        """Send all of it; counted if there is an entry to count it in."""
+        """Send all of it, and count it in the entry, if there is one."""
         while view:
             piece = view[:_SEND_BYTES]
             if entry is not None:
@@ -266,9 +261,9 @@ class Connection:
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than the client stays.
 
-        A client that cancels a stalled request closes its socket; that request must end here too, or
-        it would count as concurrent for as long as the stall lasts. Half-closing clients are taken to
-        have left.
+        A client that cancels a stalled request closes its socket. The request must end here too, since it
+        would otherwise count as concurrent while the stall lasts. A client that half-closes counts as having
+        left.
         """
         if seconds <= 0:
             return
@@ -283,7 +278,7 @@ class Connection:
             pass
 
     def _receive(self) -> bool:
-        """Take what has arrived, without waiting; False at the end of the stream."""
+        """Read what has arrived, without waiting; False at the end of the stream."""
         try:
             chunk = self.sock.recv(_HEAD_LIMIT_BYTES)
         except BlockingIOError:
@@ -310,13 +305,13 @@ class Connection:
             loop.remove_writer(self.sock)
 
     def _close(self) -> NoReturn:
-        # close() alone would send a reset, and lose the body's end, if a pipelined request lies unread.
+        # close() alone would send a reset, and lose the end of the body, if a pipelined request is unread.
         self.sock.shutdown(socket.SHUT_WR)
         raise _EndError
 
     async def _reset(self) -> NoReturn:
-        # A reset throws away what the kernel has not sent yet. With this option a socket is writable
-        # only when all of it was, so the client gets every byte before the reset. (Linux and macOS.)
+        # A reset discards what the kernel has not sent yet. With this option a socket is writable only when
+        # everything was sent, so the client gets every byte before the reset. (Linux and macOS.)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
             await self._writable()
@@ -333,7 +328,7 @@ _BACKLOG = 1024
 
 
 class Server:
-    """A running server, as :func:`serve` gives it. All of it may be used from any thread.
+    """A running server, as :func:`serve` yields it. It may be used from any thread.
 
     Attributes:
         url: ``http://127.0.0.1:PORT``, without a slash at the end.
@@ -349,7 +344,7 @@ class Server:
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """A copy of the log so far, in order of arrival; it stays readable after the server closed."""
+        """A copy of the log so far, in order of arrival; also available after the server has closed."""
         return self._log.requests()
 
     @property
@@ -382,18 +377,18 @@ def serve(
     stalled ones too, and the thread has ended.
 
     Args:
-        objects: Keys to contents, or to callables that give the content at each request; or a
-            directory. Keys are URL paths without the leading slash.
-        faults: Applied in order, each to the response that the one before made.
+        objects: Keys to contents, or to callables that return the content at each request; or a directory.
+            Keys are URL paths without the leading slash.
+        faults: Applied in order, each to the response of the one before.
         latency_s: Seconds before the first byte of each response, or a function that draws them from
             a ``random.Random``, such as :class:`Latency`.
-        rate_bytes_s: The most bytes per second of each connection; None for as fast as it goes.
+        rate_bytes_s: The most bytes per second of each connection; None for no limit.
         opens_after_s: Seconds in which connections are refused, as by a server that is just starting.
-        seed: Of every draw. What happens to a request depends on the seed, the request and its
-            attempt number; only ``after``, ``times`` and ``Capacity`` go by order of arrival.
+        seed: Of every draw. What happens to a request depends on the seed, the request and its attempt
+            number; only ``after``, ``times`` and ``Capacity`` depend on the order of arrival.
 
     Yields:
-        The server; it accepts connections at once, if it is not told to wait.
+        The server; it accepts connections at once, or after ``opens_after_s``.
 
     Raises:
         ValueError: ``rate_bytes_s`` is not positive, ``latency_s`` or ``opens_after_s`` is negative, or the
@@ -414,7 +409,7 @@ def serve(
     shelf = ServedObjects(objects)
     shelf.warm()
     log = Log()
-    life = _Life(Scenario(shelf, faults, latency_s, seed), log, rate_bytes_s, opens_after_s)
+    life = _Life(Scenario(shelf, tuple(faults), latency_s, seed), log, rate_bytes_s, opens_after_s)
     life.start()
     try:
         yield Server(life.url, log)
@@ -428,7 +423,7 @@ class _Stopped(Exception):
 
 @dataclass(eq=False, repr=False)
 class _Life:
-    """The listening socket, the thread and its loop: all open at ``start``, all gone after ``stop``."""
+    """The listening socket, the thread and its loop: open after ``start``, closed after ``stop``."""
 
     scenario: Scenario
     log: Log
@@ -445,12 +440,12 @@ class _Life:
         self._listener.bind(("127.0.0.1", 0))
         self._listener.setblocking(False)
         if not self.opens_after_s:
-            # Before the thread runs: clients queue in the kernel, and nobody waits for readiness.
+            # Before the thread runs: clients queue in the kernel, so the caller does not have to wait.
             self._listener.listen(_BACKLOG)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._opened_s = time.monotonic()
         self._loop = asyncio.SelectorEventLoop()
-        # A daemon, so that a block that is never left cannot keep the interpreter from ending.
+        # A daemon, so that a block that is never left does not prevent the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name="asyncloader-test-server", daemon=True)
         self._thread.start()
 
@@ -478,7 +473,7 @@ class _Life:
                 try:
                     await self._stop.wait()
                 finally:
-                    # Before the group is left: it would refuse the task of a connection that comes late.
+                    # Before the group is left, which would refuse the task of a late connection.
                     self._loop.remove_reader(self._listener)
                 raise _Stopped
         except* _Stopped:
@@ -498,7 +493,7 @@ class _Life:
         sock.setblocking(False)
         connection = Connection(sock, self.scenario, self.log, self.rate_bytes_s, self._now_s)
         task = group.create_task(connection.run())
-        # A task that is cancelled before its first step never comes to its own clean-up.
+        # A task that is cancelled before its first step does not reach its own clean-up.
         task.add_done_callback(lambda _: sock.close())
 
     def _now_s(self) -> float:

@@ -180,7 +180,7 @@ REFUSALS = (
     Row(
         "503 with a `Retry-After` beyond all patience",
         once(T.Status, 503, 3600),
-        UNAVAILABLE + "; gave up after 1 attempt, as the server asks for 3600 s of rest",
+        UNAVAILABLE + "; gave up after 1 attempt, since the server asks to wait 3600 s",
     ),
     Row("500, for a while", passing(T.Status, 500), DELIVERED),
     Row(
@@ -255,7 +255,7 @@ ANSWERS = (
     Row(
         "`Content-Encoding: gzip`",
         staying(T.GzipEncoding),
-        "the server sent Content-Encoding gzip, though identity was asked for",
+        "the server sent Content-Encoding gzip, although identity was requested",
     ),
     Row("five redirects", redirects(5), DELIVERED),
     Row("six redirects", redirects(6), "the server redirects more than 5 times"),

@@ -207,7 +207,7 @@ def test_a_digest_that_cannot_be_read_may_be_readable_next_time() -> None:
 
 @pytest.mark.parametrize("status", [400, 401, 403])
 def test_a_refused_url_that_may_have_been_signed_is_told_to_be_signed_anew(status: int) -> None:
-    with pytest.raises(StoreError, match=r"signed for a time, that may be over.*renew=") as caught:
+    with pytest.raises(StoreError, match=r"signature may have expired.*renew=") as caught:
         answered(status, {})
     assert "SENTINEL" not in str(caught.value)
     with pytest.raises(StoreError) as caught:

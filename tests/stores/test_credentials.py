@@ -371,7 +371,7 @@ async def test_a_metadata_service_that_goes_away_in_the_middle_may_come_back(
         await read(fetch, store)
     finally:
         metadata.close()
-    with pytest.raises(TransientError, match="could not be asked"):
+    with pytest.raises(TransientError, match="did not answer"):
         await read(fetch, store)
 
 

@@ -199,7 +199,7 @@ def test_a_local_folder_means_the_shards_below_it(tmp_path: Path) -> None:
     assert expand_urls(f"{tmp_path}/", is_tar) == shards
     assert expand_urls(f"file://{tmp_path}/", is_tar) == shards
     assert len(expand_urls(f"{tmp_path}/", lambda path: True)) == 3, "an index is no shard"
-    with pytest.raises(ValueError, match="of 4 that are there"):
+    with pytest.raises(ValueError, match="none of the 4 files"):
         expand_urls(f"{tmp_path}/", lambda path: False)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"there is no file below '.*/empty/'"):

@@ -64,14 +64,14 @@ def test_a_folder_that_cannot_be_looked_into_is_an_error(half_hidden: Path, patt
     ):
         find_matches(f"{half_hidden}/{pattern}") if pattern else files_below(f"{half_hidden}/")
     assert str(failure.value.shard).startswith(f"{half_hidden}/hidden")
-    assert f"cannot look into the folder '{half_hidden}/hidden" in str(failure.value)
+    assert f"cannot read the folder '{half_hidden}/hidden" in str(failure.value)
 
 
 def test_what_the_error_of_such_a_folder_says_leaves_it_out(half_hidden: Path) -> None:
     pattern = f"{half_hidden}/**/*.tar"
     with as_somebody_else():
         with pytest.raises(
-            StoreError, match=r"sorted\(glob\.glob\(pattern, recursive=True\)\) .* passes over"
+            StoreError, match=r"sorted\(glob\.glob\(pattern, recursive=True\)\) .* skips such folders"
         ):
             find_matches(pattern)
         assert sorted(glob.glob(pattern, recursive=True)) == [f"{half_hidden}/open/deep/a.tar"]

@@ -44,9 +44,7 @@ def test_the_first_retry_is_logged_at_once_and_then_one_in_a_while(caplog: Any) 
         notices.pause_s(attempts_of(policy), down, now_s)
     logged = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     assert len(logged) == 2
-    assert logged[0].startswith(
-        "https://host:1: the connection failed: Connection refused; asking again in 0."
-    )
+    assert logged[0].startswith("https://host:1: the connection failed: Connection refused; retrying in 0.")
     assert logged[0].endswith(" s, attempt 2 of 3, none later than 60 s from now")
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
@@ -63,7 +61,7 @@ def test_what_is_given_up_is_left_to_the_error(caplog: Any) -> None:
 )
 def test_an_endpoint_is_named_where_it_is_known(shard: str | None, named: str, caplog: Any) -> None:
     Notices().pause_s(attempts_of(QUICK), TransientError("cut", shard=shard), 0.0)
-    assert caplog.records[0].getMessage().startswith(f"{named}: cut; asking again")
+    assert caplog.records[0].getMessage().startswith(f"{named}: cut; retrying")
 
 
 def test_a_refused_connection_is_told_of_while_it_is_retried(refusing: str, caplog: Any) -> None:
@@ -117,6 +115,6 @@ def test_workers_and_listings_tell_on_standard_error(refusing: str, tmp_path: Pa
     script.write_text(TELLING.format(refusing=refusing))
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
-    assert f"http://{refusing}: the connection failed" in ran.stderr and "asking again" in ran.stderr
+    assert f"http://{refusing}: the connection failed" in ran.stderr and "retrying" in ran.stderr
     assert "s3://bucket: the connection failed" in ran.stderr
     assert "SENTINEL" not in ran.stderr

@@ -173,7 +173,7 @@ async def test_a_host_that_does_not_exist_is_named_and_not_asked_again(fetch: Fe
     options = {"endpoint": f"http://me:SENTINEL@{host}:9/path", **_ACCOUNTS[scheme]}
     with pytest.raises(StoreError) as caught:
         await fetch(ObjectStore(scheme, "corpus", options), f"{scheme}://corpus/x")
-    assert f"there is no host of this name: http://{host}:9; check endpoint" in str(caught.value)
+    assert f"unknown host: http://{host}:9; check endpoint" in str(caught.value)
     assert "SENTINEL" not in str(caught.value)
     assert not isinstance(caught.value, TransientError)
 

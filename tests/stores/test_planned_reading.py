@@ -192,7 +192,7 @@ def test_a_shard_without_a_length_cannot_be_planned(reading: Any, raw_server: An
     def attempt(url: str) -> None:
         with (
             reading([(f"{url}/x", wanting(0))]) as run,
-            pytest.raises(StoreError, match="how long the shard is"),
+            pytest.raises(StoreError, match="state the length of the shard"),
         ):
             run.all_shards()
 

@@ -199,7 +199,7 @@ def test_a_shard_that_may_not_be_had_for_an_hour_holds_up_none_before_it(serve: 
     with reading([server.url_of(key) for key in "01"], network=network) as run:
         assert run.out.receive(5).receive(5)
         began = time.monotonic()
-        with pytest.raises(StoreError, match="asks for 3600 s of rest"):
+        with pytest.raises(StoreError, match="asks to wait 3600 s"):
             run.all_shards()
         assert time.monotonic() - began < 10
 

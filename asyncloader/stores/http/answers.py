@@ -1,7 +1,7 @@
-"""What an HTTP answer promises, held against what was asked; pure.
+"""What an HTTP answer promises, checked against the request; pure.
 
-An answer that does not keep to what was asked is a ``TransientError``: it was made by some proxy or cache
-on the way, and the next one may come another way.
+An answer that does not fit the request is a ``TransientError``: some proxy or cache on the way made it, and
+the next one may take another way.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..urls import redact
 
 # Digests of whole objects as servers state them in response headers; pure.
 #
-# A stated digest that cannot be read raises: were it ignored, a proxy that mangles one header would switch
-# off the check that the store was set up to have. Digests of another thing than the whole object (a part of
-# it, a digest of its parts' digests, its compressed form) and unknown algorithms are ignored.
+# A stated digest that cannot be parsed raises. If it was ignored, a proxy that damages one header would
+# switch off a check that the store was set up to have. Digests of anything but the whole object (of a part,
+# of its parts' digests, of its compressed form) and unknown algorithms are ignored.
 
 _LENGTHS = {"crc32": 4, "crc32c": 4, "md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}
 
@@ -34,16 +34,11 @@ _COMPOSITE = re.compile(r"-\d+$")
 _REPRESENTATION = {"sha-256": "sha256", "sha-512": "sha512"}
 
 
-_READ = _AMAZON.keys() | {
-    "content-encoding",
-    "content-md5",
-    "repr-digest",
-    "warning",
-    "x-amz-checksum-type",
-    "x-goog-hash",
-    "x-goog-stored-content-encoding",
-    "x-ms-blob-content-md5",
-}
+_READ = (
+    _AMAZON.keys()
+    | {"content-encoding", "content-md5", "repr-digest", "warning"}
+    | {"x-amz-checksum-type", "x-goog-hash", "x-goog-stored-content-encoding", "x-ms-blob-content-md5"}
+)
 
 
 def digests_of(headers: Mapping[str, str], *, whole: bool) -> dict[str, bytes]:
@@ -74,10 +69,10 @@ def digests_of(headers: Mapping[str, str], *, whole: bool) -> dict[str, bytes]:
 
 
 def _transformed(pairs: list[tuple[str, str]]) -> bool:
-    """Whether the body is another form of the object than the one whose digests are stated."""
+    """Whether the stated digests are of the object in another encoding than the body."""
     return any(
         # Google's store unpacks an object stored as gzip, and states the digests of the gzip; 214 is how
-        # any proxy tells that it has transformed a body (RFC 7234, 5.5.6).
+        # proxies mark a body that they have transformed (RFC 7234, 5.5.6).
         (name in ("content-encoding", "x-goog-stored-content-encoding") and value.lower() != "identity")
         or (name == "warning" and value.startswith("214"))
         for name, value in pairs
@@ -85,7 +80,7 @@ def _transformed(pairs: list[tuple[str, str]]) -> bool:
 
 
 def _stated(name: str, value: str, whole: bool, of_object: bool) -> Iterator[tuple[str, str]]:
-    """Algorithms and digests that a header states of the whole object."""
+    """The algorithms and digests of the whole object in one header."""
     if name == "x-goog-hash":
         for item in value.split(","):
             algorithm, _, text = item.strip().partition("=")
@@ -135,7 +130,7 @@ class Asked:
 
 
 def request_headers(asked: Asked) -> dict[str, str]:
-    """The headers that ask for it."""
+    """The headers of the request."""
     headers = {"Range": f"bytes={asked.start}-{'' if asked.stop == NO_END else asked.stop - 1}"}
     if asked.etag is None:
         return headers
@@ -148,21 +143,21 @@ def request_headers(asked: Asked) -> dict[str, str]:
 
 
 def body_of(asked: Asked, status: int, headers: Mapping[str, str], now_s: float) -> Body:
-    """The body that the answer promises; its chunks are still to be set.
+    """The body that the answer promises, still without its chunks.
 
     Args:
-        asked: What was.
+        asked: The request.
         status: Of the answer.
         headers: Of the answer, found by their names in any case.
         now_s: Seconds since the epoch.
 
     Raises:
-        TransientError: An answer to something else than what was asked, or a refusal that may pass.
-        StoreError: Another refusal, or bytes that would not be the object's.
+        TransientError: An answer that does not fit the request, or a refusal that may pass.
+        StoreError: Another refusal, or bytes that are not those of the object.
     """
     version = _version(asked, headers)
     if status == 416 and asked.start == 0 and _says_empty(headers):
-        if version is not None:  # a refusal seldom names one
+        if version is not None:  # few refusals name one
             _check_version(asked, version)
         return Body(0, 0, 0, version, no_chunks())
     if status == 412 and asked.etag is not None:
@@ -188,10 +183,10 @@ def refusal_of(
 
 
 def _advice(url: str, status: int) -> str:
-    """What else to do about a refusal; where there is a ``renew``, it is used instead."""
+    """What else to do about a refusal. A ``renew`` is used before this is shown."""
     if status not in (400, 401, 403) or not urlsplit(url).query:
         return ""
-    return ". If the URL was signed for a time, that may be over: sign it anew; renew= does so for shards"
+    return ". If the URL was signed, the signature may have expired: sign it again; renew= does so for shards"
 
 
 def _whole_span(asked: Asked, headers: Mapping[str, str]) -> tuple[int, int | None, int | None]:
@@ -201,8 +196,8 @@ def _whole_span(asked: Asked, headers: Mapping[str, str]) -> tuple[int, int | No
         return 0, None, None
     if length is None or not length.isdecimal():
         raise StoreError(
-            "the server sent a body without a length, so that a cut could not be told from its end; "
-            "serve shards with Content-Length",
+            "the server sent a body without a length, so a cut would not be seen; serve shards with "
+            "Content-Length",
             shard=redact(asked.url),
             offset=asked.start,
         )
@@ -224,7 +219,7 @@ def _part_span(asked: Asked, headers: Mapping[str, str]) -> tuple[int, int, int]
 
 
 def _says_empty(headers: Mapping[str, str]) -> bool:
-    """Whether a refused range means an empty object. One that is refused without a word may be anything."""
+    """Whether a refused range means an empty object. A refusal without a length may have any reason."""
     return _EMPTY_RANGE.fullmatch(headers.get("Content-Range", "")) is not None
 
 
@@ -232,23 +227,23 @@ def _check_encoding(asked: Asked, headers: Mapping[str, str]) -> None:
     encoding = headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         raise StoreError(
-            f"the server sent Content-Encoding {encoding}, though identity was asked for; "
-            "byte offsets would not be the object's. Switch the encoding off for shards",
+            f"the server sent Content-Encoding {encoding} although identity was requested, so byte offsets "
+            "would not be those of the object; switch the encoding off for shards",
             shard=redact(asked.url),
             offset=asked.start,
         )
 
 
 def _version(asked: Asked, headers: Mapping[str, str]) -> str | None:
-    """The version that the answer names, of the kind that is pinned if one is."""
+    """The version that the answer names, of the kind that is pinned, if one is."""
     etag, modified = headers.get("ETag"), headers.get("Last-Modified")
     if asked.etag is not None and asked.etag.startswith(LAST_MODIFIED):
         return None if modified is None else LAST_MODIFIED + modified
     if etag is not None or asked.etag is not None:
         return etag
     modified_s, date_s = http_time_s(modified), http_time_s(headers.get("Date"))
-    # Of an object changed in the very second of the answer, the next change may have the same time; and
-    # servers that make their answers up give the time at which they did (RFC 9110, 8.8.2.2).
+    # An object changed in the second of the answer may change again with the same time; and servers that
+    # generate their answers name the time of generation (RFC 9110, 8.8.2.2).
     if modified_s is None or date_s is None or date_s - modified_s < 1:
         return None
     return f"{LAST_MODIFIED}{modified}"
@@ -256,7 +251,7 @@ def _version(asked: Asked, headers: Mapping[str, str]) -> str | None:
 
 def _check_version(asked: Asked, version: str | None) -> None:
     if asked.etag is not None and version != asked.etag:
-        # Not final as a 412 is: no server said so, only an answer came that has another name or none.
+        # Not final as a 412 is: the server did not refuse, its answer only names another version or none.
         raise changed(asked.url, asked.start, asked.etag, version or "none", kind=TransientError)
 
 

@@ -1,4 +1,4 @@
-"""Web servers as ``backends`` has them; the client is imported where a store is opened."""
+"""Web servers as a backend; the client is imported where a store is opened."""
 
 from __future__ import annotations
 
@@ -12,32 +12,26 @@ from ..store import NetworkPolicy, Store, pem_of
 from ..urls import SCHEMES, is_server_url
 
 _PROXY = ("proxy", "proxy_url")
-#: What asks for the proxies of the environment, which count for nothing else: a job that inherits a proxy
-#: by chance would move all its bytes through it.
+#: The value that selects the proxies of the environment. They are not used by default: a job that inherits a
+#: proxy by chance would move all its bytes through it.
 ENVIRONMENT = "environment"
 _TEXTS = frozenset({*_PROXY, "root_certificate"})
 _OPTIONS = SCHEMES["http"].own_options | _TEXTS
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-# Query parameters that sign a URL, by kind: the parameters that give the kind away, and all that go with it
-# (a trailing * stands for any ending).
+# Query parameters that sign a URL, by kind: those that identify the kind, and the others that belong to it (a
+# trailing * stands for any ending).
 _SIGNATURES: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
     (frozenset({"x-amz-signature"}), frozenset({"x-amz-*"})),
     (frozenset({"x-goog-signature"}), frozenset({"x-goog-*"})),
-    (
-        frozenset({"awsaccesskeyid", "signature"}),
-        frozenset({"awsaccesskeyid", "signature", "expires", "x-amz-security-token"}),
-    ),
-    (frozenset({"googleaccessid", "signature"}), frozenset({"googleaccessid", "signature", "expires"})),
-    (
-        frozenset({"key-pair-id", "signature"}),
-        frozenset({"key-pair-id", "signature", "expires", "policy"}),
-    ),
+    (frozenset({"awsaccesskeyid", "signature"}), frozenset({"expires", "x-amz-security-token"})),
+    (frozenset({"googleaccessid", "signature"}), frozenset({"expires"})),
+    (frozenset({"key-pair-id", "signature"}), frozenset({"expires", "policy"})),
     # Azure's shared access signatures: https://learn.microsoft.com/rest/api/storageservices/
     (
         frozenset({"sig", "sv"}),
-        frozenset({"sig", "sv", "se", "st", "sp", "sr", "sip", "spr", "si", "ss", "srt", "ses", "sdd"})
+        frozenset({"se", "st", "sp", "sr", "sip", "spr", "si", "ss", "srt", "ses", "sdd"})
         | {"skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid"},
     ),
 )
@@ -45,7 +39,7 @@ _SIGNATURES: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
 _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-# Set here, or by the client from what is asked.
+# Set by this library, or by the client for each request.
 _CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
 _FRAMING = frozenset({"accept-encoding", "content-length", "range", "te", "transfer-encoding"})
 _OWN_FIELDS = _CONDITIONS | _FRAMING | {"connection", "expect", "host", "upgrade"}
@@ -82,7 +76,7 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
         if not isinstance(name, str) or not isinstance(value, str):
             kinds = f"{type(name).__name__} to {type(value).__name__}"
             raise TypeError(f"option 'headers' should map strings to strings, not {kinds}")
-        if not _FIELD_NAME.fullmatch(name):  # not shown: what is no name may be a secret
+        if not _FIELD_NAME.fullmatch(name):  # not shown: it may be a secret
             raise ValueError("option 'headers' has a name that is not one of an HTTP header")
         if _CONTROL.search(value):
             raise ValueError(f"the value of header {name!r} should have no control characters")
@@ -96,13 +90,13 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
 def locate(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:
     """The origin, and path and query.
 
-    A URL that was signed anew means what it meant, or each renewal would be another shard. Only what is known
-    to be a signature is left out; one of a kind not known costs a download, never a wrong byte.
+    A URL that was signed again means the same object; otherwise each renewal would be another shard. Only
+    known signatures are left out: an unknown one costs a download, but never gives a wrong byte.
     """
     parts = urlsplit(url)
     scheme = parts.scheme.lower()
     port = parts.port or _DEFAULT_PORTS[scheme]
-    # Servers may show each user other objects; the password is not who they are.
+    # Servers may have other objects for each user. The password does not identify the user.
     user = parts.netloc.rpartition("@")[0].partition(":")[0]
     query = _without_signature(parts.query)
     return f"{scheme}://{user}@{parts.hostname}:{port}", f"{parts.path or '/'}?{query}"
@@ -125,10 +119,10 @@ def open_store(
 
 
 def _without_signature(query: str) -> str:
-    """``query`` in its order, but for the parameters of a signature."""
+    """``query`` in its order, without the parameters of a signature."""
     parameters = [parameter for parameter in query.split("&") if parameter]
     names = {_name(parameter) for parameter in parameters}
-    signing = frozenset[str]().union(*(all_of for signs, all_of in _SIGNATURES if signs <= names))
+    signing = frozenset[str]().union(*(signs | others for signs, others in _SIGNATURES if signs <= names))
     return "&".join(parameter for parameter in parameters if not _is_in(_name(parameter), signing))
 
 

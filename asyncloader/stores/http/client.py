@@ -3,8 +3,8 @@
 Laws:
 
 * A URL goes out as it was written, and redirects are followed here, under the rules of ``redirects``.
-* Credentials go to the shard's own origin only, and never again to it once a redirect has left it.
-* No waiting is bounded here but that for a connection; what a body's delay means is a wrapper's matter.
+* Credentials go to the shard's own origin only, and not any more once a redirect has left it.
+* Only connecting has a time-out here. How long a body may take is decided by a wrapper.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from .redirects import (
 
 # The body of an answer, received from aiohttp's transport into memory that is lent.
 #
-# aiohttp asks, connects, follows proxies, and parses the head. Of the body it would make three copies: of
-# what the loop has received, of what its parser takes for the body, and where more than one read has come. A
-# body whose length is known needs no parser: it is the next so many bytes.
+# aiohttp connects, uses proxies, sends the request and parses the head. It would copy the body three times:
+# what the loop has received, what its parser takes for the body, and what came in more than one read. A body
+# of known length needs no parser: it is the next so many bytes.
 
-#: As much of a body as aiohttp takes in with the head before it stops reading, or twice that.
+#: How much of a body aiohttp reads with the head before it stops; it may be twice as much.
 HEAD_BYTES = 1 << 10
 
-# And where it receives all of a body.
+# How much it reads at a time where it receives all of a body.
 _BODY_BYTES = 1 << 18
 
-# Buffers that may wait to be taken before the socket is left alone.
+# How many full buffers may wait before reading from the socket pauses.
 _MOST_FULL = 2
 
 _NOTHING = memoryview(b"")
@@ -66,7 +66,7 @@ async def received(response: aiohttp.ClientResponse, buffers: Buffers) -> AsyncG
     """The bytes of a body, as they come.
 
     Args:
-        response: Nothing was read of it yet; whoever has it closes it.
+        response: Nothing of it was read yet. The caller closes it.
         buffers: Lend the memory.
 
     Raises:
@@ -91,11 +91,11 @@ async def received(response: aiohttp.ClientResponse, buffers: Buffers) -> AsyncG
 
 
 class _Rest(asyncio.BufferedProtocol):
-    """What is still to come of a body, in place of aiohttp's own protocol until its last byte is there.
+    """Receives the rest of a body in place of aiohttp's own protocol, up to its last byte.
 
     Args:
-        response: All that aiohttp has received of it was taken.
-        left: How many bytes those are.
+        response: Everything that aiohttp has received of it was taken.
+        left: How many bytes are still to come.
         buffers: Lend the memory.
     """
 
@@ -111,7 +111,8 @@ class _Rest(asyncio.BufferedProtocol):
         self._is_lost = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
-        # Received and not taken: whole buffers, and of the one that is being filled from begin to end.
+        # Received and not taken: whole buffers, and the bytes from begin to end of the one that is being
+        # filled.
         self._full: deque[memoryview] = deque()
         self._filling = _NOTHING
         self._begin = 0
@@ -119,7 +120,7 @@ class _Rest(asyncio.BufferedProtocol):
         self._transport.set_protocol(self)
 
     async def take(self) -> memoryview:
-        """What has come meanwhile, in one piece; of no bytes at the end.
+        """What has arrived meanwhile, in one piece; empty at the end.
 
         Raises:
             aiohttp.ClientPayloadError: The connection ended before.
@@ -178,8 +179,8 @@ class _Rest(asyncio.BufferedProtocol):
         self._wake()
 
     def _finish(self) -> None:
-        """Give the connection back, for the next request."""
-        # A parser of its own: the one before would take what follows for more of this body.
+        """Return the connection for the next request."""
+        # With a new parser: the one before would take what follows for more of this body.
         self._handler.set_response_params()
         self._transport.set_protocol(self._handler)
         self._content.feed_eof()
@@ -196,11 +197,11 @@ class _Rest(asyncio.BufferedProtocol):
 _MOST_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
-# All that a request line may hold. Such a URL is sent as written: a signature may cover its exact escapes,
-# and yarl would rewrite them (%2C becomes a comma).
+# The characters of a request line. A URL of these is sent as written: a signature may cover its exact
+# escapes, and yarl would rewrite them (%2C becomes a comma).
 _SENDABLE = re.compile(r"[!-~]*")
 
-# Bytes that are not HTTP are an error of the client's parser, which is no ClientError within a body.
+# For bytes that are not HTTP the client's parser raises its own error, which is no ClientError in a body.
 _CLIENT_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -236,13 +237,13 @@ class HttpStore:
         proxies: Proxies = NO_PROXY,
         root_pem: str | None = None,
     ) -> AsyncIterator[HttpStore]:
-        """A store with clients of its own, to be used in this process and loop only.
+        """A store with clients of its own, for this process and loop only.
 
         Args:
-            connect_s: Seconds to connect: to find the address, and shake hands with it.
-            headers: Sent with each request to a shard's own origin; checked by ``options``.
+            connect_s: Seconds to connect: to resolve the name, and for the handshakes.
+            headers: Sent with each request to a shard's own origin; checked by ``check_options``.
             proxies: Which proxy a request goes through.
-            root_pem: Certificates that are trusted beside those of the system.
+            root_pem: Certificates that are trusted in addition to those of the system.
         """
         async with AsyncExitStack() as stack:
             watching = WatchingResolver(aiohttp.DefaultResolver())
@@ -262,7 +263,7 @@ class HttpStore:
         headers = request_headers(asked)
         response = await self._request(url, start, headers)
         if _hides_length(response, start):
-            # Asked for without a range, the object shows it.
+            # Without a range the answer has it.
             response.release()
             del headers["Range"]
             response = await self._request(url, start, headers)
@@ -293,7 +294,7 @@ class HttpStore:
             return response.headers, bytes(content)
 
     async def _request(self, url: str, offset: int, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        """The answer of ``url`` or of where it leads; whoever gets it closes it."""
+        """The answer of ``url`` or of where it redirects to; the caller closes it."""
         here = _parsed(url)
         if here is None:
             raise StoreError("this is not a valid URL", shard=redact(url), offset=offset)
@@ -301,7 +302,7 @@ class HttpStore:
         from_public = False
         for _ in range(_MOST_REDIRECTS + 1):
             proxy = self._proxies(here)
-            # Behind a proxy it is the proxy that looks names up: what is private to it cannot be known here.
+            # A proxy resolves names itself: which of them are private to it is unknown here.
             session = self._public_only if from_public and proxy is None else self._anywhere
             response = await _get(session, here, {**headers, **credentials}, url, offset, proxy)
             if response.status not in _REDIRECTS:
@@ -320,13 +321,13 @@ class HttpStore:
         raise StoreError(what, shard=redact(url), offset=offset)
 
     def _is_public(self, host: str, proxy: URL | None) -> bool:
-        """Whether a host that has answered is a public one; of names behind a proxy the worse is assumed."""
+        """Whether a host that has answered is public; a name behind a proxy is taken to be."""
         if proxy is not None and not is_address(host):
             return True
         return self._watching.is_public(host)
 
     def _credentials(self, target: URL) -> dict[str, str]:
-        """The headers for the shard's own origin. Its URL's user info wins over what is for all shards."""
+        """The headers for the shard's own origin. User info in its URL wins over headers for all shards."""
         if target.raw_user is None and target.raw_password is None:
             return self._headers
         pair = f"{target.user or ''}:{target.password or ''}".encode()
@@ -335,12 +336,12 @@ class HttpStore:
 
 
 def _hides_length(response: aiohttp.ClientResponse, start: int) -> bool:
-    """Whether an answer leaves open where the object ends, so that its samples might be lost."""
+    """Whether an answer does not say where the object ends, so that samples might be lost."""
     content_range = response.headers.get("Content-Range")
     if response.status == 416:
-        # Only an empty object has no byte 0, but a refusal that gives no length may have another reason.
+        # Only an empty object has no byte 0, but a refusal without a length may have another reason.
         return start == 0 and content_range is None
-    # A server may send less than was asked for, and does not say here whether that was all (RFC 9110, 14.4).
+    # A server may send less than requested, and does not say here whether that was all (RFC 9110, 14.4).
     return response.status == 206 and content_range is not None and content_range.endswith("/*")
 
 
@@ -348,7 +349,7 @@ def _session(
     resolver: AbstractResolver, connect_s: float, tls: ssl.SSLContext | bool
 ) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        # The byte budget of the readers bounds the requests, hence no limit on connections here.
+        # The byte budget of the readers bounds the requests, so connections have no limit here.
         connector=aiohttp.TCPConnector(limit=0, resolver=resolver, ssl=tls),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_s),
         read_bufsize=HEAD_BYTES,
@@ -368,12 +369,12 @@ async def _get(
     offset: int,
     proxy: URL | None,
 ) -> aiohttp.ClientResponse:
-    # S3 states its checksums to those who ask. A signature may not allow for another header, neither one
-    # in the query nor one among the headers.
+    # S3 states its checksums on request. A signature, in the query or among the headers, may not allow
+    # another header.
     if not target.raw_query_string and "authorization" not in map(str.lower, headers):
         headers["x-amz-checksum-mode"] = "ENABLED"
     try:
-        # Less any user info, of which aiohttp would make a header of its own.
+        # Without user info: aiohttp would make a header of it.
         if target.raw_user is not None or target.raw_password is not None:
             target = target.with_user(None)
         return await session.get(target, headers=headers, allow_redirects=False, proxy=proxy)
@@ -396,7 +397,7 @@ async def _chunks(
         failure = _store_error(error, url, offset)
     if failure is not None:
         raise failure
-    # The framing sees a cut against Content-Length, but a body in chunks may end well and too early.
+    # The framing detects a cut by Content-Length, but a chunked body may end in order and too early.
     if stop is not None and offset != stop:
         what = f"the body ended at byte {offset}, not at byte {stop} that the server promised"
         raise TransientError(what, shard=redact(url), offset=min(offset, stop))
@@ -431,12 +432,12 @@ def _is_unknown_name(error: OSError) -> bool:
 
 
 def _is_no_tls(error: OSError) -> bool:
-    """Whether what answered is no server of TLS, as a web server that takes the greeting for a request."""
+    """Whether the server does not use TLS, such as a web server that takes the handshake for a request."""
     return isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
 
 
 def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = None) -> StoreError:
-    """What the client's error means, in words that quote nothing."""
+    """The error to raise for the client's; it quotes nothing of its text."""
     kind: type[StoreError] = TransientError
     if isinstance(error, TimeoutError):
         what = f"the connection{_through(proxy)} failed: no answer to it in time"
@@ -459,13 +460,13 @@ def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = No
     elif isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicError):
         kind, what = StoreError, f"the server redirects {NotPublicError.what}"
     elif isinstance(error, aiohttp.ClientConnectorDNSError) and _is_unknown_name(error.os_error):
-        kind, what = StoreError, "there is no host of this name; check the URL"
+        kind, what = StoreError, "unknown host; check the URL"
     elif isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         what = "the server's answer is not HTTP"
     elif isinstance(error, ValueError):  # aiohttp.InvalidURL is one
         kind, what = StoreError, "this is not a valid URL"
     else:
-        # aiohttp's text may quote the URL with its query; the class and errno say as much.
+        # aiohttp's text may quote the URL with its query; the class and errno say enough.
         reason = getattr(error, "strerror", None) or type(error).__name__
         what = f"the connection failed: {reason}"
     return kind(what, shard=redact(url), offset=offset)

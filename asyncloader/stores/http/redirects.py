@@ -2,9 +2,9 @@
 
 Laws:
 
-* From a public host nobody is sent to an address that only this machine or its network can reach: a
-  server on the internet would otherwise choose what is read from behind the firewall.
-* The rule holds for the very addresses that are connected to. To look a name up first and connect
+* A public host cannot redirect to an address that only this machine or its network can reach: otherwise
+  a server on the internet would choose what is read behind the firewall.
+* The rule is applied to the addresses that are connected to. Resolving a name first and connecting
   later would let its owner answer differently the second time.
 """
 
@@ -29,7 +29,7 @@ _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def origin_of(url: URL) -> tuple[str, str, int | None]:
-    """What two URLs share that may see the same credentials."""
+    """What two URLs have in common if both may get the same credentials."""
     return url.scheme.lower(), (url.raw_host or "").lower().rstrip("."), url.port
 
 
@@ -39,12 +39,12 @@ def next_url(here: str, location: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether a client connects to ``host`` without looking it up."""
+    """Whether a client connects to ``host`` without resolving it."""
     return ":" in host or host.replace(".", "").isdigit()
 
 
 def is_public(address: str) -> bool:
-    """Whether the whole internet means the same by this IP address, also if it wraps one of IPv4."""
+    """Whether this IP address, or the one of IPv4 in it, is the same host everywhere on the internet."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:  # such as 127.1, which is none but works like one
@@ -63,10 +63,10 @@ def fault_of(here: URL, there: URL | None, from_public: bool) -> str | None:
     """What is wrong with where a server redirects to; None if nothing is.
 
     Args:
-        here: The URL that was asked for.
-        there: Where its server points to; None if that is no URL.
-        from_public: Whether a server on the way was a public one. The names that it points to are for
-            ``PublicResolver`` to judge.
+        here: The URL that was requested.
+        there: Where its server redirects to; None if that is no URL.
+        from_public: Whether a server on the way was public. ``PublicResolver`` checks the names that it
+            redirects to.
     """
     if there is None or there.scheme.lower() not in ("http", "https") or not there.raw_host:
         return "to something that is no http(s) URL"
@@ -78,7 +78,7 @@ def fault_of(here: URL, there: URL | None, from_public: bool) -> str | None:
 
 
 class NotPublicError(OSError):
-    """A name that a public host has redirected to has an address that is not public."""
+    """A public host has redirected to a name whose address is not public."""
 
     what = "from a public host to a private, loopback or link-local address"
 
@@ -86,7 +86,7 @@ class NotPublicError(OSError):
 class WatchingResolver(AbstractResolver):
     """Remembers which hosts had a public address when they were connected to.
 
-    For good: a name that has another address next time does not become trusted by it.
+    For good: a name does not become trusted by having another address next time.
     """
 
     def __init__(self, inner: AbstractResolver) -> None:
@@ -102,7 +102,7 @@ class WatchingResolver(AbstractResolver):
         return found
 
     def is_public(self, host: str) -> bool:
-        """Whether a host that has been connected to is a public one."""
+        """Whether a host that was connected to is public."""
         return is_public(host) if is_address(host) else _plain(host) in self._public
 
     async def close(self) -> None:
@@ -110,7 +110,7 @@ class WatchingResolver(AbstractResolver):
 
 
 class PublicResolver(AbstractResolver):
-    """Finds public hosts only, whoever asks; closed by whoever owns ``inner``."""
+    """Resolves names of public hosts only. Its owner closes ``inner``."""
 
     def __init__(self, inner: AbstractResolver) -> None:
         self._inner = inner
@@ -138,7 +138,7 @@ Proxies: TypeAlias = Callable[[URL], URL | None]
 
 
 def proxies_of(asked: str | None) -> Proxies:
-    """What an option means: a proxy's URL, ``ENVIRONMENT``, or None for no proxy at all."""
+    """What an option means: a proxy's URL, ``ENVIRONMENT``, or None for no proxy."""
     if asked == ENVIRONMENT:
         known = getproxies_environment()
 
@@ -153,5 +153,5 @@ def proxies_of(asked: str | None) -> Proxies:
     return lambda target: proxy
 
 
-#: Every server is reached by itself.
+#: No server is reached through a proxy.
 NO_PROXY = proxies_of(None)

@@ -1,4 +1,4 @@
-"""Object stores as ``backends`` has them; the client is imported where a store is opened."""
+"""Object stores as a backend; the client is imported where a store is opened."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .clouds import CLOUDS, Chosen, setting_of
 
 # The options of object stores, checked and turned into what obstore takes; pure.
 #
-# obstore ignores no unknown name but says so only where the client is made, in a worker and late; here the
-# names are a table, so that a slip is found where the options are given.
+# obstore refuses unknown names only when the client is made, in a worker and late. Here the names are a
+# table, so that a mistake is found where the options are given.
 
 _COMMON = frozenset({"credential_provider", "endpoint"})
 _COMMON_FLAGS = frozenset({"anonymous", "skip_signature"})
 
 # Of obstore's ClientConfig. Not among them: switching certificate checks off. A private authority goes
-# into ``root_certificate``; a plain http:// endpoint needs no option. Nor its time-outs: they are set once, by
-# the NetworkPolicy.
+# into ``root_certificate``; a plain http:// endpoint needs no option. Nor its time-outs: they are set once,
+# by the NetworkPolicy.
 _CLIENT_NAMES = frozenset({"proxy_ca_certificate", "proxy_excludes", "proxy_url", "root_certificate"})
 
 # Superseded where a provider signs.
@@ -80,7 +80,7 @@ def _check_type(scheme: str, name: str, plain_name: str, value: object) -> None:
         if not callable(value):
             raise TypeError(f"credential_provider should be callable, not {kind}")
     elif plain_name in CLOUDS[scheme].flags | _COMMON_FLAGS:
-        # Not text that means one: obstore takes "yes" for true, and fails at other words when it reads.
+        # No text: obstore takes "yes" for true, and fails at other words when it reads.
         if not isinstance(value, bool):
             raise TypeError(f"option {name!r} should be True or False, not {kind}")
     elif not isinstance(value, str):
@@ -93,9 +93,9 @@ def plain_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_bucket(bucket: str, endpoint: str) -> None:
-    """Refuse an endpoint of S3 that ends in the bucket, as consoles show it: it would be named twice.
+    """Refuse an endpoint of S3 that ends in the bucket, as consoles show it: the bucket would come twice.
 
-    Other paths are let through: some services have their S3 below one.
+    Other paths are accepted: some services have their S3 below one.
 
     Raises:
         ValueError: It does.
@@ -108,7 +108,7 @@ def check_bucket(bucket: str, endpoint: str) -> None:
 
 
 def check_buckets(urls: Iterable[str], options: Mapping[str, Any]) -> None:
-    """Refuse an endpoint that names a bucket which the URLs name too.
+    """Refuse an endpoint that names the bucket of a URL.
 
     Args:
         urls: Of the shards.
@@ -134,14 +134,14 @@ def client_arguments(
     chosen: Chosen | None = None,
     bucket: str = "",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The ``config`` and ``client_options`` of an obstore client; credentials that are called apart.
+    """The ``config`` and ``client_options`` of an obstore client; a credential provider is passed separately.
 
     Args:
         scheme: ``s3``, ``gs`` or ``az``.
-        options: Checked ones; what they leave open obstore takes from the environment.
-        environ: Only looked at for an ``http://`` endpoint.
+        options: Checked ones; obstore takes the others from the environment.
+        environ: Only read to find an ``http://`` endpoint.
         chosen: What the shared files of AWS add.
-        bucket: Its name, which an endpoint should not hold; empty if it is not known.
+        bucket: Its name, which an endpoint should not contain; empty if it is not known.
 
     Raises:
         ValueError: An endpoint that is no URL of a server, or of the bucket.
@@ -158,7 +158,7 @@ def client_arguments(
         if name == "root_certificate":
             client[name] = pem_of(value)
         elif name in _CLIENT_NAMES:
-            # It goes by the environment where no proxy is named.
+            # Without a proxy it uses those of the environment.
             if (name, value) != ("proxy_url", "environment"):
                 client[name] = value
         elif name == "anonymous":
@@ -178,7 +178,7 @@ def client_arguments(
 
 
 def _check_endpoint(endpoint: str) -> None:
-    """Refuse what obstore's client would panic at, in another thread and with a stack trace."""
+    """Refuse what would make obstore's client panic, in another thread and with a stack trace."""
     if not is_server_url(endpoint):  # it is not shown, as it may hold anything
         raise ValueError("endpoint should be http://host[:port] or https://host[:port], and is neither")
 
@@ -192,7 +192,7 @@ def _plain_name(scheme: str, name: str) -> str:
 
 
 def locate(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:
-    """The endpoint with what else says which server it is, and the bucket with the key."""
+    """The endpoint with the other settings that identify the server, and the bucket with the key."""
     scheme = scheme_of(url).name
     cloud, plain = CLOUDS[scheme], plain_options(scheme, options)
     settings = [setting_of(plain, environ, *places).rstrip("/") for places in cloud.servers]

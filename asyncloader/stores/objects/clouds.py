@@ -5,7 +5,8 @@ from __future__ import annotations
 import configparser
 import os
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """What is to be known of a cloud.
+    """A cloud.
 
     Attributes:
         client: obstore's class.
@@ -24,14 +25,13 @@ class Cloud:
             beside those of all clouds and the two that follow.
         flags: Those that are True or False.
         identities: Those that each name a kind of credentials; at most one of them is given.
-        endpoint_option: The strongest of obstore's names for an endpoint: what is given in code should win
-            over what is found, and AWS_ENDPOINT_URL_S3 of the environment wins over ``endpoint``.
-        endpoint_variables: Where obstore finds its endpoint, the first that is set. It does not tell which
-            one it took, and refuses http:// unless told.
-        credentials: Each kind that obstore takes of a provider: the strings that it must have.
-        servers: What says on which server a bucket is: options by their plain names, and the variables that
-            count where no option is given. An endpoint that is given outweighs what follows it if
-            ``endpoint_is_all``.
+        endpoint_option: The strongest of obstore's names for an endpoint: an option in code should win over
+            the environment, but AWS_ENDPOINT_URL_S3 wins over ``endpoint``.
+        endpoint_variables: Where obstore finds its endpoint, the first that is set. It does not report which
+            one it took, and refuses http:// by default.
+        credentials: Each kind that obstore takes from a provider: the strings that it must have.
+        servers: What identifies the server of a bucket: options by their plain names, and the variables that
+            count where no option is given. An endpoint makes the others irrelevant if ``endpoint_is_all``.
         has_profiles: Whether the shared files of AWS hold settings for it.
         endpoint_has_bucket: Whether consoles show an endpoint that ends in the bucket.
     """
@@ -112,7 +112,7 @@ CLOUDS: Mapping[str, Cloud] = {
 
 # Credentials and settings of ``~/.aws``, which obstore does not read; pure but for ``read_shared_files``.
 #
-# Whose credentials count, the first of:
+# Which credentials are used, the first of:
 #
 # 1. what is given in code: ``anonymous``, ``credential_provider``, keys, ``profile``, or the options of
 #    web identities and containers;
@@ -124,7 +124,7 @@ CLOUDS: Mapping[str, Cloud] = {
 # 6. the container's or the machine's role.
 #
 # 2 to 6 are botocore's order ("Boto3 documentation: Credentials"). Region and endpoint are the options',
-# else the environment's, else the profile's, whoever signs.
+# else the environment's, else the profile's, whichever credentials are used.
 
 Provider: TypeAlias = Callable[[], Any]
 
@@ -139,10 +139,10 @@ _YES = frozenset({"1", "true", "on", "yes", "y"})
 
 @dataclass(frozen=True)
 class StaticKeys:
-    """Keys that do not expire, as obstore asks for them.
+    """Keys that do not expire, as a provider for obstore.
 
-    Given to obstore as keys, they would be joined by a session token that it finds in the environment, and
-    which belongs to others.
+    If they were passed to obstore as keys, it would add a session token of the environment, which belongs to
+    other keys.
     """
 
     access_key_id: str = field(repr=False)
@@ -160,9 +160,9 @@ class StaticKeys:
 
 @dataclass
 class Boto3Keys:
-    """What boto3 makes of a profile: roles, single sign-on, credential processes; it is asked anew in time.
+    """The keys that boto3 makes of a profile: roles, single sign-on, credential processes; renewed in time.
 
-    obstore calls it in a thread of its own, so that importing boto3 and its requests hold up nobody.
+    obstore calls it in a thread of its own, so importing boto3 and its requests do not block the loop.
     """
 
     profile: str
@@ -191,11 +191,11 @@ class SharedFiles:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the files add to options and environment.
+    """What the shared files add to options and environment.
 
     Attributes:
         provider: Signs the requests; None leaves that to obstore.
-        region, endpoint: None where options or environment have them, or nobody has.
+        region, endpoint: None where options or environment have them, or they are unknown.
     """
 
     provider: Provider | None = field(default=None, repr=False)
@@ -288,7 +288,7 @@ def _provider(
     if (keys := _keys(profile.config)) is not None:
         return keys
     if "profile" in options:
-        # obstore would go on to the environment's keys, which are others than those that were asked for.
+        # obstore would go on to the environment's keys, which are not those of the profile.
         raise ValueError(f"the profile {name!r} has neither keys nor a role, a sign-on or a process")
     return None
 
@@ -383,27 +383,27 @@ def _text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError:  # of another user, such as root's in a container: as good as not there
+    except OSError:  # of another user, such as root's in a container: ignored
         return ""
 
 
-# The user's ``credential_provider``: what it gives is checked, and what it raises is remembered.
+# The user's ``credential_provider``: its result is checked, and its exception is kept.
 #
-# obstore calls it from threads of its own, and tells of its exceptions by the text alone.
+# obstore calls it from threads of its own, and reports its exceptions as text only.
 
 #: A note at what the user's function raised.
 PROVIDER_NOTE = "raised while credentials were asked of credential_provider"
 
 
 class UserProvider:
-    """Asks the user's function in obstore's stead.
+    """Calls the user's function for obstore.
 
     Args:
         scheme: ``s3``, ``gs`` or ``az``, which want different credentials.
         provide: The user's, plain or asynchronous.
 
     Attributes:
-        failure: What it raised, or is wrong with what it gave, the last time; None if it was fine.
+        failure: What it raised, or what is wrong with its result, the last time; None if it was fine.
     """
 
     def __init__(self, scheme: str, provide: Callable[[], Any]) -> None:
@@ -412,41 +412,38 @@ class UserProvider:
         self._provide = provide
 
     def __call__(self) -> Any:
-        try:
+        with self._remembering():
             given = self._provide()
-            if isawaitable(given):
-                return self._awaited(given)
-            return self._checked(given)
-        except Exception as error:
-            self._remember(error)
-            raise
+            return self._awaited(given) if isawaitable(given) else self._checked(given)
 
     def __getattr__(self, name: str) -> Any:
-        # obstore's own providers carry settings of the client, such as the region, which it asks for.
+        # obstore's own providers have settings of the client, such as the region, which it reads.
         if name not in ("config", "prefix"):
             raise AttributeError(name)
         return getattr(self._provide, name)
 
     async def _awaited(self, given: Awaitable[Any]) -> Any:
-        try:
+        with self._remembering():
             return self._checked(await given)
-        except Exception as error:
-            self._remember(error)
-            raise
 
     def _checked(self, given: object) -> object:
         check_credentials(self._scheme, given)
         self.failure = None
         return given
 
-    def _remember(self, error: Exception) -> None:
-        if PROVIDER_NOTE not in getattr(error, "__notes__", ()):
-            error.add_note(PROVIDER_NOTE)
-        self.failure = error
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if PROVIDER_NOTE not in getattr(error, "__notes__", ()):
+                error.add_note(PROVIDER_NOTE)
+            self.failure = error
+            raise
 
 
 def check_credentials(scheme: str, given: object) -> None:
-    """Refuse what is no credentials of a store; no message shows a value.
+    """Refuse credentials in a wrong format; no message shows a value.
 
     Raises:
         TypeError: No mapping, or a value of a wrong type.

@@ -1,7 +1,7 @@
-"""What obstore's exceptions mean: may asking again help, and what may be said of them.
+"""What obstore's exceptions mean: whether a retry may help, and what may be shown of them.
 
-They have no status, no headers and few types, so their texts are looked at. Those quote URLs, headers and
-bodies; only statuses and error codes get out. ``Retry-After`` is not among what they quote.
+They have no status, no headers and few types, so their texts are parsed. These quote URLs, headers and
+bodies; only statuses and error codes are passed on. They do not contain ``Retry-After``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,17 @@ from ..urls import redact
 
 CLIENT_ERRORS = (BaseError, OSError, ValueError)
 
+# The statuses that types stand for, where the text names none.
+_STATUSES = (
+    (FileNotFoundError, 404),
+    (PermissionDeniedError, 403),
+    (UnauthenticatedError, 401),
+    (PreconditionError, 412),
+)
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 
-# Where a machine in the cloud would be told its role: asked when no other credentials were found.
+# Where a machine in the cloud gets its role; requested when no other credentials were found.
 _LAST_RESORT = re.compile(
     r"Error performing \w+ http://\S+/(latest/api/token|latest/meta-data|metadata/identity|computeMetadata)"
 )
@@ -34,12 +41,12 @@ _PROVIDER = re.compile(r"credential provider: (\w{1,64})")
 # obstore leaves the URL out where that is signed.
 _SERVER = re.compile(r"Error performing \w+ (https?://[^\s/?#]+)")
 
-# The words of glibc, musl and macOS for a name that nobody knows; a failure to ask has others, and may pass.
+# The texts of glibc, musl and macOS for an unknown name. A failed lookup has others, and may pass.
 _UNKNOWN_HOST = re.compile(
     r"failed to lookup address information: (Name or service not known|Name does not resolve|nodename nor)"
 )
 
-# What obstore's text holds, and what to say then; the first that is found counts.
+# Parts of obstore's text, and our message for each; the first that is found counts.
 _FINAL = (
     ("redirect without LOCATION", "the bucket is in another region; pass the option region"),
     ("Content-Length Header missing", "the server sent a body without a length; a cut would not be seen"),
@@ -58,8 +65,8 @@ _TRANSIENT = (
     ("kind: Request", "the connection was closed without an answer"),
 )
 
-# Google unpacks such objects for who does not accept gzip, and then knows no ranges. Accepting it would also
-# pack the listings and the tokens, which obstore cannot unpack.
+# Google unpacks such objects for clients that do not accept gzip, and then ignores ranges. Accepting gzip
+# would also compress the listings and the tokens, which obstore cannot unpack.
 _UNPACKED = (
     "the server ignored the range asked for, as it does for an object stored with Content-Encoding: gzip, "
     "which it unpacks; store shards without that"
@@ -89,8 +96,8 @@ def store_error(
         offset: From where on; None for a listing.
         etag: The version asked for.
         was_answered: Whether this client has had an answer before, and so found credentials.
-        endpoint: As given, for where the client does not say whom it asked.
-        proxy: As given, since the client does not say which of the two could not be reached.
+        endpoint: As given, for texts that do not name the server.
+        proxy: As given, since the text does not say whether the proxy or the server was unreachable.
     """
     text = str(error)
     found = _STATUS.search(text)
@@ -99,14 +106,14 @@ def store_error(
         return _no_credentials(status, url, offset, was_answered)
     if isinstance(error, UnauthenticatedError) and (provider := _PROVIDER.search(text)) is not None:
         return StoreError(
-            f"credentials could not be had, or cannot be used: {provider[1]}",
+            f"credentials are unavailable, or cannot be used: {provider[1]}",
             shard=redact(url),
             offset=offset,
         )
     if isinstance(error, InvalidPathError):
         what = "a key has an empty, '.' or '..' segment, and obstore reads no such keys"
         return StoreError(what, shard=redact(url), offset=offset)
-    status = status or _status_of(error)
+    status = status or next((known for kind, known in _STATUSES if isinstance(error, kind)), None)
     if status == 412:
         return changed(url, offset, etag, None, status=412)
     if status is not None:
@@ -137,12 +144,12 @@ def _unanswered(
 
 
 def _unreached(text: str, url: str, offset: int | None, endpoint: str, proxy: str) -> StoreError:
-    """No connection came about. Which server was asked for is no secret, unlike what else its URL holds."""
+    """No connection was made. The server's name is no secret, unlike the rest of its URL."""
     asked = _SERVER.search(text) or _SERVER.search(f"Error performing GET {endpoint}")
     server = "" if asked is None else redact(asked[1])
     if _UNKNOWN_HOST.search(text):
         what = (
-            f"there is no host of this name{server and f': {server}'}; "
+            f"unknown host{server and f': {server}'}; "
             "check endpoint, region or account_name, and the proxy if one is used"
         )
         return StoreError(what, shard=redact(url), offset=offset)
@@ -154,20 +161,7 @@ def _unreached(text: str, url: str, offset: int | None, endpoint: str, proxy: st
 
 def _no_credentials(status: int | None, url: str, offset: int | None, was_answered: bool) -> StoreError:
     if (status is None and was_answered) or (status is not None and (status == 429 or status >= 500)):
-        what = "the machine's metadata service, which gives the credentials, could not be asked"
+        what = "the machine's metadata service, which provides the credentials, did not answer"
         return TransientError(what, shard=redact(url), offset=offset)
     what = "no credentials were found; pass them as options or in the environment, or anonymous=True"
     return StoreError(what, shard=redact(url), offset=offset)
-
-
-def _status_of(error: Exception) -> int | None:
-    """The status that the exception's type stands for, where its text names none."""
-    for kind, status in (
-        (FileNotFoundError, 404),
-        (PermissionDeniedError, 403),
-        (UnauthenticatedError, 401),
-        (PreconditionError, 412),
-    ):
-        if isinstance(error, kind):
-            return status
-    return None

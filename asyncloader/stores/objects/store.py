@@ -3,8 +3,8 @@
 Laws:
 
 * A client is made at the first read, in the process that reads, and never crosses a fork.
-* obstore's own retries are off: retrying is a wrapper's job, written once for all stores.
-* Each answer is held against what was asked; obstore tells no checksums, so a body has no digests.
+* obstore's own retries are off: a wrapper retries, once for all stores.
+* Each answer is checked against the request. obstore reports no checksums, so a body has no digests.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore
 
-# The process whose obstore runtime this is: the one global of the library. The runtime is itself a global
-# of the process, made by the first request and lost in a fork, whose child would wait for its threads for
-# ever; who used it first cannot be known from any object of ours.
+# The process that uses obstore's runtime. It has to be a global: so is the runtime, which the first request
+# makes and a fork loses. The child would wait for its threads forever.
 _first_used_in: int | None = None
 
 
@@ -75,7 +74,7 @@ def make_client(
         bucket: Its name.
         options: Checked ones.
         provider: In place of the ``credential_provider`` among them.
-        retries: How often obstore itself asks again; 0 where a wrapper does.
+        retries: How often obstore itself retries; 0 where a wrapper does.
 
     Raises:
         ValueError: obstore takes no such values, or there is no such profile.
@@ -112,16 +111,16 @@ def _without(text: str, secrets: Iterable[object]) -> str:
     return text
 
 
-# Each piece costs a hop from obstore's threads to the loop, some 0.1 ms; a larger one would hold back the
-# first samples until it is full. At 40 MB/s a connection this one fills in 6 ms.
+# Each piece costs a hop from obstore's threads to the loop, some 0.1 ms; a larger one would delay the first
+# samples until it is full. At 40 MB/s a connection this one fills in 6 ms.
 _PIECE_BYTES = 256 << 10
 
-# What S3, Google and Azure give in one answer, or a fifth of it.
+# What S3, Google and Azure return in one answer, or a fifth of it.
 _PAGE_KEYS = 1000
 
 
-# A thread of obstore's that has seen that its future is not cancelled hands over the outcome at once, but
-# may have to wait for the interpreter in between: some of the 5 ms for which each thread has it.
+# A thread of obstore that finds its future not cancelled passes the result at once, but may have to wait for
+# the interpreter's lock in between: some of the 5 ms for which each thread holds it.
 _HANDED_OVER_S = 0.02
 
 T = TypeVar("T")
@@ -131,13 +130,13 @@ class ObjectStore:
     """The objects of one bucket or container.
 
     Credentials come from the options, from the usual environment variables (``AWS_*``, ``GOOGLE_*``,
-    ``AZURE_*``), for S3 from ``~/.aws`` (see ``profiles``), or from container and instance roles.
+    ``AZURE_*``), for S3 from ``~/.aws`` (see ``clouds``), or from container and instance roles.
 
     Args:
         scheme: ``s3``, ``gs`` or ``az``.
         bucket: Its name.
         options: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``, ``anonymous`` and
-            others by obstore's names; see ``options``.
+            others by obstore's names; see ``backend``.
 
     Raises:
         ValueError: An unknown option, or a bucket that cannot be one.
@@ -174,7 +173,7 @@ class ObjectStore:
         except CLIENT_ERRORS as error:
             failure = self._failure(error, url, start, etag)
         if failure is not None:
-            # Only an empty object has no byte 0, but a refusal may have another reason, and lose the shard.
+            # Only an empty object has no byte 0, but a refusal may have another reason.
             was_refused = isinstance(failure, StoreError) and failure.status == 416
             if was_refused and start == 0 and await self._size(client, key, url) == 0:
                 yield Body(0, 0, 0, None, no_chunks())
@@ -188,7 +187,7 @@ class ObjectStore:
     async def pages(
         self, folder: str, network: NetworkPolicy, after: str | None = None
     ) -> AsyncGenerator[list[tuple[str, int]], None]:
-        """Some thousand at a time; see ``backends.Lister``."""
+        """Some thousand keys at a time; see ``router.ListedBackend``."""
         place = f"{self._scheme}://{self._bucket}/{folder}"
         stream = obstore.list(self._open_client(), folder or None, offset=after, chunk_size=_PAGE_KEYS)
         failure: Exception | None = None
@@ -234,21 +233,21 @@ class ObjectStore:
 
 
 async def _answer(future: Awaitable[T]) -> T:
-    """What obstore answers. If cancelled, it leaves when obstore's thread no longer needs the loop.
+    """The result of obstore. If cancelled, it returns when obstore's thread no longer needs the loop.
 
-    Else that thread might find the loop closed, and print so to standard error.
+    Otherwise that thread might find the loop closed, and print an error.
     """
     try:
         return await future
     except asyncio.CancelledError:
-        await pause(_HANDED_OVER_S)  # there is nothing to wait for: obstore does not tell
+        await pause(_HANDED_OVER_S)  # a pause, since obstore has no event to wait for
         raise
 
 
 def _body(result: GetResult, url: str, start: int, stop: int, etag: str | None) -> Body:
-    """What the answer promises, held against what was asked.
+    """What the answer promises, checked against the request.
 
-    The bytes are those that are stored, also where the store says that they are packed
+    The bytes are those that are stored, also where the store states that they are compressed
     (``Content-Encoding``): their range and length are the object's own.
     """
     version, size = result.meta["e_tag"], result.meta["size"]
@@ -260,7 +259,7 @@ def _body(result: GetResult, url: str, start: int, stop: int, etag: str | None) 
             offset=start,
         )
     if etag is not None and version != etag:
-        # The condition was not kept to: another node or a proxy may have answered.
+        # The condition was ignored: another node or a proxy may have answered.
         raise changed(url, start, etag, version, kind=TransientError)
     return Body(first, last, size, version, _chunks(result.stream(_PIECE_BYTES), url, first))
 
@@ -288,19 +287,19 @@ def _key_of(url: str) -> str:
     """Everything behind the bucket, as written: keys know no escapes, and may hold ``?`` and ``#``."""
     _, key = split_key(url)
     if any(segment in ("", ".", "..") for segment in key.split("/")):
-        # obstore refuses some of these and quietly reads another key for the rest.
+        # obstore refuses some of these, and silently reads another key for others.
         raise ValueError(f"a key should have no empty, '.' or '..' segment, but got {redact(url)!r}")
     return key
 
 
-# A prefix of an object store to write to: an object is there when all of it is, and never in part.
+# A prefix of an object store to write to: an object exists once all of it is written, and never in part.
 #
-# Blocking. obstore repeats what may be repeated: unlike a read, a put has no middle to go on from.
+# Blocking. obstore itself retries: unlike a read, a put cannot be resumed in its middle.
 
 # A part of an upload in parts: S3 takes ten thousand of them, 160 GB at this size.
 _PART_BYTES = 16 << 20
 _MOST_RETRIES = 8
-# What may wait in memory for its turn to be sent: four parts.
+# How many parts may wait in memory to be sent.
 _PARTS_AT_A_TIME = 4
 
 
@@ -325,7 +324,7 @@ class ObjectFolder:
         self._client: Client | None = None
 
     def sizes(self) -> dict[str, int]:
-        """The objects that are there, by name below the prefix, with their lengths in bytes."""
+        """The existing objects, by name below the prefix, with their lengths in bytes."""
         pages = self._ask("", lambda client: [*obstore.list(client, self._prefix or None)])
         cut = len(self._prefix)
         return {found["path"][cut:]: found["size"] for page in pages for found in page}
@@ -339,7 +338,7 @@ class ObjectFolder:
         return self._find(name, lambda client: obstore.head(client, self._prefix + name)) is not None
 
     def write(self, name: str, content: bytes | IO[bytes]) -> None:
-        """Put an object, in place of what there was of its name."""
+        """Put an object; it replaces one of the same name."""
 
         def put(client: Client) -> object:
             return obstore.put(
