@@ -1,7 +1,7 @@
 """All that the library takes from torch beyond what torch documents: each name, and what for.
 
-Every other file goes by public names (tests/test_torch_private.py), so that a release of torch that moves one
-is answered here:
+Every other file uses public names (tests/test_torch_private.py), so that a release of torch that moves one
+changes only this file:
 
 ===================================================  ============================================
 name                                                 what for
@@ -19,8 +19,8 @@ name                                                 what for
 ``utils.data.DataLoader._iterator``                  the one that persistent workers belong to
 ``utils.data.dataloader._DatasetKind``               whose StopIteration ends a loop without workers
 ``_utils.ExceptionWrapper``                          a worker's error on its way to the consumer
-``distributed.distributed_c10d._get_default_store``  what ranks tell each other in step
-``distributed.DeviceMesh._get_root_mesh``            which mesh a part was cut out of
+``distributed.distributed_c10d._get_default_store``  how ranks in step exchange messages
+``distributed.DeviceMesh._get_root_mesh``            the mesh that a part was cut out of
 ``distributed.device_mesh._mesh_resources``          the same in older torch
 ===================================================  =====================================
 All but the last are in torch 2.13.0, with which the tests run.
@@ -31,21 +31,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
 from traceback import clear_frames
-from typing import Any, Protocol
+from typing import Any
 
-from torch._utils import ExceptionWrapper
+from torch._utils import ExceptionWrapper as ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
-from torch.utils.data._utils.collate import (
-    collate,
-    collate_tensor_fn,
-    default_collate_fn_map,
-)
+from torch.utils.data._utils.collate import collate as collate
+from torch.utils.data._utils.collate import collate_tensor_fn as collate_tensor_fn
+from torch.utils.data._utils.collate import default_collate_fn_map as default_collate_fn_map
 from torch.utils.data.dataloader import (
     _DatasetKind,
     _MultiProcessingDataLoaderIter,
@@ -54,137 +52,20 @@ from torch.utils.data.dataloader import (
 
 from .errors import describe_exit, end_daemon_at_exit
 
-__all__ = [
-    "ExceptionWrapper",
-    "HereIterator",
-    "LoopHooks",
-    "LoopPass",
-    "TorchWorkerInfo",
-    "Transport",
-    "WorkersIterator",
-    "attributes_at_rest",
-    "collate",
-    "collate_tensor_fn",
-    "default_collate_fn_map",
-    "default_store",
-    "forget_iterator",
-    "frozen_worker_info",
-    "pin_memory",
-    "set_worker_info",
-    "uncut_mesh",
-    "wait_ended",
-]
-
-# What torch's loop, as the library runs it, tells of a pass, and asks of it; and what it runs on.
-
-
-class LoopPass(Protocol):
-    """Told of how a pass goes, and asked where it begins."""
-
-    #: Set as the last thing before the consumer has a batch, with no call behind: a handler of a signal runs
-    #: at calls alone, and what it raises before leaves the batch undelivered.
-    is_given: bool
-
-    @property
-    def batches(self) -> int:
-        """How many were delivered before it went on."""
-        ...
-
-    def seed(self, drawn: int) -> int:
-        """The base seed that the workers get, when one was drawn."""
-        ...
-
-    def take_turn(self) -> int:
-        """The worker that gets the first task; 0 if asked again."""
-        ...
-
-    def begin(self) -> None:
-        """Another pass begins, with the same workers."""
-        ...
-
-    def deliver(self, batch: Any, following: int | None, pending: Collection[int] | None) -> Any:
-        """The batch as the consumer gets it, if it does; else it is told of the same batch again.
-
-        Args:
-            batch: As it was made.
-            following: Of workers: number of the task that is due next.
-            pending: Of workers whose batches come in any order: the tasks that are not done.
-        """
-        ...
-
-    def end(self) -> None: ...
-
-    def cut(self) -> None:
-        """A ``StopIteration`` of the dataset's ends the loop before there are no more."""
-        ...
-
-    def wait(self) -> None:
-        """The consumer waits for a batch."""
-        ...
-
-    def waited(self) -> None:
-        """It waits no more: a batch has come, or an error, or the end."""
-        ...
-
-    def draw(self) -> None:
-        """The sampler is asked."""
-        ...
-
-    def drew(self) -> None:
-        """It has answered."""
-        ...
-
-    def defer(self, holds: Callable[[], bool] | None = None) -> None:
-        """What is delivered from now on counts with ``hand_over``.
-
-        Args:
-            holds: Of a consumer that does not call it: what it got counts when it asks for the next one, and
-                for a state that is saved, unless this says that it has that in hand.
-        """
-        ...
-
-    def hand_over(self) -> None: ...
-
-
-class Transport(Protocol):
-    """The multiprocessing context of one iterator, whose queues, events and ends are its own."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether nothing was taken in since the consumer has begun to wait."""
-        ...
-
-    def began(self, processes: Sequence[BaseProcess]) -> None:
-        """All workers were started."""
-        ...
-
-    def wake(self) -> None:
-        """Have the queue of results give ``(None, None)`` to whoever waits; from any thread.
-
-        It does so by itself once a worker has ended that was not told to.
-        """
-        ...
-
-    def let_go(self) -> None:
-        """Have the workers end."""
-        ...
-
-    def close(self) -> None:
-        """The workers have ended. Idempotent."""
-        ...
-
 
 class LoopHooks:
-    """What both of torch's iterators have in common: the pass that they tell, and its seed."""
+    """What both of torch's iterators have in common: the pass that they report to, and its seed."""
 
-    _told: LoopPass
+    #: A ``torch_compat.passes.TorchPass``, which stands above this module: it gets what happens in a pass,
+    #: and says where that begins.
+    _told: Any
     _seed = 0
     #: Whether the latest ``StopIteration`` is the dataset's own, and not the end of the indices.
     is_cut = False
     _has_index = False
     #: What torch has made and the consumer does not have yet, as after an exception of a signal's handler.
     _made: tuple[Any] | None = None
-    #: What has ended a fetch in which torch may have lost a batch.
+    #: The name of the error that ended a fetch in which torch may have lost a batch.
     _broken_by: str | None = None
 
     @property
@@ -193,14 +74,14 @@ class LoopHooks:
 
     @_base_seed.setter
     def _base_seed(self, drawn: int) -> None:
-        self._seed = self._told.seed(drawn)  # torch draws it and seeds its workers with it in one go
+        self._seed = self._told.seed(drawn)  # torch draws it and seeds its workers with it in one step
 
     def defer(self, holds: Callable[[], bool] | None = None) -> None:
-        """Count a batch as delivered later, for a loop that may not use it at once; see ``LoopPass``."""
+        """Count a batch as delivered later, for a loop that may not use it at once; see ``TorchPass``."""
         self._told.defer(holds)
 
     def hand_over(self) -> None:
-        """The consumer has got what ``next`` returned."""
+        """The consumer has what ``next`` returned."""
         self._told.hand_over()
 
     def __next__(self) -> Any:
@@ -217,18 +98,20 @@ class LoopHooks:
             end_daemon_at_exit()
             raise
         finally:
-            self._told.waited()
+            self._told.tally.waited()
+        # Last, and with no call after it: a signal's handler runs at calls only, and an error that it raises
+        # before leaves the batch undelivered.
         self._made, self._told.is_given = None, True
         return batch
 
     def _next_index(self) -> Any:
-        self._told.draw()
+        self._told.tally.draw()
         try:
             index = super()._next_index()  # type: ignore[misc]  # likewise
             self._has_index = True
             return index
         finally:
-            self._told.drew()
+            self._told.tally.drew()
 
     def _stop(self, is_cut: bool) -> None:
         self.is_cut = is_cut
@@ -242,8 +125,8 @@ def wait_ended(processes: Iterable[BaseProcess], deadline: float) -> None:
             return
 
 
-# Law 6 says a second. An idle worker ends in milliseconds; one that does not is inside the user's code, where
-# torch waits for 5 s, for one worker after the other.
+# A loop is left within a second. An idle worker ends in milliseconds; one that does not is inside the user's
+# code, where torch waits for 5 s, for one worker after the other.
 _GRACE_S = 1.0
 
 
@@ -253,7 +136,7 @@ def pin_memory(batch: Any) -> Any:
 
 
 def set_worker_info(info: Any) -> None:
-    """Make ``torch.utils.data.get_worker_info()`` give ``info`` in this process, whoever asks."""
+    """Make ``torch.utils.data.get_worker_info()`` return ``info`` in this process."""
     _utils.worker._worker_info = info
 
 
@@ -289,8 +172,8 @@ TorchWorkerInfo: Any = frozen_worker_info(_utils.worker.WorkerInfo)
 
 
 def forget_iterator(loader: Any) -> None:
-    """Let ``loader`` go of the iterator that its persistent workers belong to: the next one is new."""
-    if loader._iterator is not None:  # Lightning notes what is set, and sets it on the loader it makes anew
+    """Drop the iterator that the persistent workers of ``loader`` belong to: the next one is new."""
+    if loader._iterator is not None:  # Lightning records what is set, and sets it on the loaders it makes
         loader._iterator = None
 
 
@@ -307,15 +190,15 @@ class HereIterator(LoopHooks, _SingleProcessDataLoaderIter):  # type: ignore[mis
 
     Args:
         view: The loader, as torch is to see it.
-        told: Of its pass.
-        interrupt: Ends what a ``next`` waits for, from another thread, as far as anything can.
-        reading: Opens what the dataset is to be read within.
+        told: Its pass.
+        interrupt: Ends what a ``next`` waits for, from another thread, as far as possible.
+        reading: Opens the context in which the dataset is read.
     """
 
     def __init__(
         self,
         view: DataLoader[Any],
-        told: LoopPass,
+        told: Any,
         interrupt: Callable[[], None],
         reading: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -335,7 +218,8 @@ class HereIterator(LoopHooks, _SingleProcessDataLoaderIter):  # type: ignore[mis
                 self._stop(self._has_index and self._dataset_kind == _DatasetKind.Map)
                 raise
             except (Exception, asyncio.CancelledError, GeneratorExit):
-                # Of the dataset, and not of a handler: as in torch, the batches after it can still be had.
+                # From the dataset, and not from a signal's handler: as in torch, the batches after it still
+                # come.
                 raise
             except BaseException as error:
                 if self._made is None:  # what was drawn, and maybe read, is lost
@@ -356,8 +240,8 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
 
     Args:
         view: The loader, as torch is to see it.
-        told: Of its passes.
-        transport: The ``multiprocessing_context`` of ``view``.
+        told: Its passes.
+        transport: The ``multiprocessing_context`` of ``view``: a ``torch_compat.transport.LinkContext``.
     """
 
     # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
@@ -365,10 +249,10 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
     _left = False
     #: Whether the latest result is an error, which a StopIteration out of a map-style dataset is too.
     _has_failed = False
-    #: Whether a worker has ended that was not told to, and torch is still to find out which.
+    #: Whether a worker has ended without being asked to, and torch has not found out yet which.
     _has_ended = False
 
-    def __init__(self, view: DataLoader[Any], told: LoopPass, transport: Transport) -> None:
+    def __init__(self, view: DataLoader[Any], told: Any, transport: Any) -> None:
         self._told = told
         self._transport = transport
         self._owner = os.getpid()
@@ -378,17 +262,17 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
         """Have a ``next`` in another thread stop waiting. From any thread; ``end`` comes after it."""
         self._left = True
         if not self._shutdown:
-            self._transport.wake()  # with pinning the thread in between hands it on
+            self._transport.wake()  # with pinning, the thread in between passes it on
 
     def end(self) -> None:
-        """End the workers, unless they are to persist and nobody has left them waiting."""
+        """End the workers, unless they persist and ``leave`` was not called."""
         if self._left or not self._persistent_workers:
             self._shutdown_workers()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if self._left and not first_iter:
-            # The thread that was left may still be on its way out of this one: the loader, which asks for its
-            # persistent workers and hands on what it then has, gets new ones.
+            # The thread that was left may still be inside this iterator: the loader, which resets its
+            # persistent workers and returns the iterator that it then has, gets new ones.
             loader._iterator = loader._get_iterator()
             return
         self._made = None
@@ -397,7 +281,7 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
         else:
             self._told.begin()
         super()._reset(loader, first_iter)
-        self._told.waited()
+        self._told.tally.waited()
         self._num_yielded = self._told.batches
 
     def _next_data(self) -> Any:
@@ -412,8 +296,8 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
         try:
             self._made = (super()._next_data(),)  # type: ignore[no-untyped-call]
         except Exception as error:
-            # One of torch's frames holds the error that it raises, and through it this iterator: in that
-            # cycle its workers would live until a garbage collection.
+            # One of torch's frames refers to the error that it raises, and through it to this iterator: in
+            # that cycle its workers would live until a garbage collection.
             clear_frames(error.__traceback__)
             if isinstance(error, StopIteration):
                 self._stop(self._has_failed)
@@ -446,7 +330,8 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
 
     def _try_get_data(self, *patience: float) -> tuple[bool, Any]:
         while True:
-            # What there is comes first. Then torch looks which worker has ended, as every five seconds.
+            # Results that have come are first. Then torch checks which worker has ended, as every five
+            # seconds.
             is_hasty, self._has_ended = self._has_ended, False
             try:
                 got: tuple[bool, Any] = super()._try_get_data(*((0,) if is_hasty else patience))  # type: ignore[no-untyped-call]
@@ -460,7 +345,7 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
                 return got
 
     def _who_has_ended(self) -> str:
-        """How, of the workers that have ended; torch's own handler of SIGCHLD tells it at times only."""
+        """How each ended worker has ended; torch's own handler of SIGCHLD reports it only at times."""
         return "; ".join(
             f"worker {number} {describe_exit(process.exitcode)}"
             for number, process in enumerate(self._workers)
@@ -478,7 +363,7 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
 
     def _shutdown_workers(self) -> None:
         # At the interpreter's end, where modules may have become None, multiprocessing ends its children. A
-        # process that was forked off with this iterator in it must let the workers be.
+        # process that was forked with this iterator in it must not touch the workers.
         is_ending = _utils is None or _utils.python_exit_status is not False
         if self._shutdown or is_ending or self._owner != os.getpid():
             return
@@ -497,8 +382,8 @@ class WorkersIterator(LoopHooks, _MultiProcessingDataLoaderIter):  # type: ignor
         wait_ended(self._workers, deadline)
         for worker in self._workers:
             if worker.is_alive():
-                # Not SIGTERM: a handler for it that the script has installed is inherited by a fork, and
-                # saving a checkpoint is no business of a worker's.
+                # Not SIGTERM: a fork inherits a handler that the script has installed for it, and a worker
+                # must not save a checkpoint.
                 worker.kill()
         wait_ended(self._workers, monotonic() + _GRACE_S)
         self._transport.close()

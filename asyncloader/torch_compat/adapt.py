@@ -1,6 +1,6 @@
-"""Adapters: what torch's loop must be shown instead of a dataset it does not know.
+"""Adapters: what torch's loop is given instead of a dataset that it cannot read.
 
-Each holds the user's dataset as ``dataset`` and shows its repr in messages. The loader's ``dataset``
+Each holds the user's dataset as ``dataset`` and has its repr, for messages. The loader's ``dataset``
 attribute stays the user's own.
 """
 
@@ -21,17 +21,17 @@ from ..flow.engine import Engine, Scope
 from ..pipeline.calls import call_user_code
 from ..pipeline.sources import iterate_async
 
-# Requests of one batch under way at a time. Beyond this servers answer with 429 rather than sooner; it is
-# also what aiohttp's connector takes by default (100) with room for a second loader.
+# Requests of one batch under way at a time. With more, servers answer with 429 rather than sooner; and it
+# fits twice into the default limit of aiohttp's connector (100), for a second loader.
 _MOST_FETCHES = 48
 
 
 def for_torch(dataset: Any) -> Any:
-    """The dataset as torch's constructor must see it to tell map style from iterable style."""
+    """The dataset as torch's constructor must see it to distinguish map style from iterable style."""
     if isinstance(dataset, IterableDataset) and hasattr(type(dataset), "__iter__"):
         return dataset  # the loader registers the sources of streams as of this class; some are async only
     getitem = getattr(type(dataset), "__getitem__", None)
-    # torch's base class has one that only raises: it says nothing of the kind.
+    # torch's base class has one that only raises, whatever the kind.
     if getitem is not None and not (getitem is Dataset.__getitem__ and isinstance(dataset, AsyncIterable)):
         return dataset
     if isinstance(dataset, AsyncIterable):
@@ -62,7 +62,7 @@ def is_iterable(dataset: Any) -> bool:
 
 
 def is_async(dataset: Any) -> bool:
-    """Whether ``dataset[index]`` or its ``__getitems__`` gives something to be awaited."""
+    """Whether ``dataset[index]`` or its ``__getitems__`` returns something to be awaited."""
     if isinstance(dataset, Subset):
         return is_async(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
@@ -186,23 +186,20 @@ class Fetched(Adapter):
             raise
 
     def __getitems__(self, indices: Any) -> Any:
-        together = getattr(self.dataset, "__getitems__", None)
-        if together:
-            try:
-                return together(indices)
-            except Exception as error:
-                add_note(error, f"while fetching indices {_shown(indices)}")
-                raise
         dataset = self.dataset
-        items: list[Any] = []
-        index = None
+        together = getattr(dataset, "__getitems__", None)
+        fetching, index = "indices", indices  # known when it fails
         try:
+            if together:
+                return together(indices)
+            items: list[Any] = []
+            fetching = "index"
             for index in indices:
-                items.append(dataset[index])  # the index must be known when it fails
+                items.append(dataset[index])
+            return items
         except Exception as error:
-            add_note(error, f"while fetching index {index!r}")
+            add_note(error, f"while fetching {fetching} {_shown(index)}")
             raise
-        return items
 
 
 class AsyncIterated(Adapter, IterableDataset[Any]):
@@ -229,8 +226,9 @@ class PlainIterated(Adapter, IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         if self._begun and hasattr(self.dataset, "__next__"):
             raise RuntimeError(
-                f"{type(self.dataset).__name__} can be iterated only once, and was; a second epoch would be "
-                "empty. Pass something that can be iterated anew, such as a list or an IterableDataset"
+                f"{type(self.dataset).__name__} can be iterated only once, and has already been: a second "
+                "epoch would be empty. Pass something that can be iterated again, such as a list or an "
+                "IterableDataset"
             )
         self._begun = True
         return iter(self.dataset)

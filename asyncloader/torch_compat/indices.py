@@ -1,8 +1,8 @@
-"""The index sampler as torch's loop iterates it: one that knows where it is, and can begin there.
+"""The index sampler as torch's loop iterates it: one that knows its position, and can begin at one.
 
-It draws when, and from which generator, torch's would: ``iter()`` is called when torch calls it, and what a
-``BatchSampler`` holds is opened with the first batch. To begin in the middle it draws from the states of the
-generators that the pass began with, and indices are passed over, not fetched.
+It draws when torch's sampler would, and from the same generator: ``iter()`` is called when torch calls it,
+and the sampler of a ``BatchSampler`` is opened with the first batch. To begin in the middle it restores the
+states of the generators that the pass began with, and skips indices without fetching.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .stateful import Said, States, is_stateful, pass_over, read_states, reopen,
 
 
 class Indices:
-    """What torch is shown in the place of a loader's ``batch_sampler``, or ``sampler``.
+    """Stands for a loader's ``batch_sampler``, or ``sampler``.
 
     Args:
-        sampler: That one.
+        sampler: The loader's.
         generators: Those that the loader draws from.
         resumed: Where the first pass begins; None for its beginning.
     """
@@ -34,7 +34,7 @@ class Indices:
         self.sampler = sampler
         self.generators = generators
         self.resumed = resumed
-        #: The latest pass, which is the one that torch reads: with workers it opens one for nothing before.
+        #: The latest pass, which torch reads: with workers it opens an unused one before.
         self.order = IndexOrder(self, open_now=False)
 
     def begin(self) -> None:
@@ -53,8 +53,8 @@ class IndexOrder:
     """The indices of one pass.
 
     Attributes:
-        start: The states of the generators that it was drawn from; none until that has happened.
-        drawn: How many batches of the pass are drawn, with those that were passed over.
+        start: The states of the generators that it was drawn from; empty before that.
+        drawn: How many batches of the pass are drawn, including those that were skipped.
     """
 
     def __init__(self, indices: Indices, open_now: bool = True) -> None:
@@ -64,7 +64,7 @@ class IndexOrder:
         self._batches: Iterator[Any] | None = None
         self._parts: tuple[Any, Any] | None = None
         self._begun = False
-        #: What stateful parts said after each batch that may be the last delivered one.
+        #: What stateful parts returned after each batch that may be the last delivered one.
         self._said: deque[tuple[int, Said, bool]] = deque()
         #: How many indices a whole batch has, where that is known.
         self._size = 0
@@ -76,7 +76,7 @@ class IndexOrder:
     def _open_as_torch(self) -> None:
         """Call ``iter()`` here, where torch does, and see whether that draws."""
         generators = self._indices.generators
-        # Once more with the first batch, if it is that which draws.
+        # Again with the first batch, if that draws.
         set_states(generators, self._resumed.start)
         before = read_states(generators)
         self._batches = self._reopen(self._indices.sampler)
@@ -98,7 +98,7 @@ class IndexOrder:
         return iterator
 
     def begin(self) -> None:
-        """Draw the order, unless that was done, and pass over what was delivered before."""
+        """Draw the order, unless that was done, and skip what was delivered before."""
         if self._begun:
             return
         self._begun = True
@@ -150,7 +150,7 @@ class IndexOrder:
     # --- where the consumer is ---
 
     def number_of(self, task: int) -> int:
-        """Which batch of the pass torch's task is: it numbers those that it sends, from 0."""
+        """Which batch of the pass is torch's task of this number; torch counts what it sends, from 0."""
         number = self._resumed.batches + task
         for early in sorted(self._early):
             if early <= number:
@@ -158,13 +158,13 @@ class IndexOrder:
         return number
 
     def early_after(self, batches: int) -> tuple[int, ...]:
-        """Those that the pass began with, as far as they come later than the first ``batches``."""
+        """The batches delivered early before the pass was resumed, after the first ``batches``."""
         return tuple(number for number in sorted(self._early) if number >= batches)
 
     def said_at(self, batches: int) -> tuple[Said | None, bool]:
-        """What stateful parts said after so many batches, and whether they had no more.
+        """What stateful parts returned after so many batches, and whether they were at their end.
 
-        What they said before is forgotten.
+        What they returned before is dropped.
         """
         while len(self._said) > 1 and self._said[1][0] <= batches:
             self._said.popleft()
@@ -180,10 +180,10 @@ def _in_batches(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[
 
 
 def _permuted_after(sampler: RandomSampler, count: int) -> Iterator[int]:
-    """What ``sampler`` gives after ``count`` indices, by the same draws.
+    """What ``sampler`` yields after ``count`` indices, by the same draws.
 
-    torch's makes a list of ten million numbers, which takes as long as drawing them; to step over half of it
-    takes as long again.
+    torch's sampler makes a list of ten million numbers, which takes as long as drawing them; skipping half of
+    it takes as long again.
     """
     size, generator = len(sampler.data_source), sampler.generator
     if generator is None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
+from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data import get_worker_info as torch_worker_info
 
 from ..flow.channel import Channel, EndOfChannel
@@ -21,80 +22,79 @@ from ..flow.process import occupy_standard_descriptors
 from ..pipeline.calls import as_error
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
-from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop
-from .indices import Indices
+from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop, is_iterable
 from .passes import TorchPass
 from .reading import DatasetReader, TagPosition, Whereabouts, enter_map_style
-from .roads import LinkContext
 from .saved import SavedPart
-from .stateful import is_stateful, tell_owner
+from .stateful import is_stateful, tell_part
 from .timing import Collating
-from .travel import ByValue, travels_by_pickle
+from .transport import LinkContext
+from .travel import ByValue
 from .worker_info import enter_worker, read_for
 
 
 def open_torch_iterator(
-    loader: DataLoader[Any],
-    dataset: Any,
-    world: World,
-    told: TorchPass,
-    indices: Indices,
-    reading: Callable[[Sequence[SavedPart], Any], DatasetReader] | None,
-    parts: Sequence[SavedPart],
+    loader: Any, dataset: Any, world: World, told: TorchPass, parts: Sequence[SavedPart]
 ) -> HereIterator | WorkersIterator:
     """torch's iterator over ``loader``.
 
     Args:
-        loader: Its attributes say how; they stay as they are.
+        loader: Says how to iterate; it is not changed.
         dataset: The loader's dataset as torch's constructor saw it (``adapt.for_torch``).
-        world: What the workers, or the dataset in this process, are told of their rank.
-        told: Of the pass, and by which it is told where to begin.
-        indices: What stands for the loader's sampler.
-        reading: Makes of an iterable dataset what stands for it.
-        parts: Where the dataset goes on, in each worker, or here.
+        world: The rank, for the workers, or for the dataset in this process.
+        told: The pass; it knows where to begin.
+        parts: Where the dataset continues, in each worker, or here.
     """
-    seen, tally = for_loop(dataset, loader.num_workers), told.tally
-    pipe = isinstance(seen, IterDataPipe | MapDataPipe)
-    view = copy.copy(loader)
-    _set(view, "sampler" if loader.batch_sampler is None else "batch_sampler", indices)
-    _set(view, "dataset", seen)
-    workers, carries = loader.num_workers, reading is not None
+    workers, tally = loader.num_workers, told.tally
+    seen = for_loop(dataset, workers)
+    # What torch is shown in the place of the loader's attributes.
+    shown: dict[str, Any] = {"dataset": seen, "collate_fn": loader.collate_fn}
+    shown["sampler" if loader.batch_sampler is None else "batch_sampler"] = told.indices
+    is_pipe = isinstance(seen, IterDataPipe)  # torch must see what it is
+    is_read = is_iterable(loader.dataset) and not is_pipe
+    says_where = not is_read and is_stateful(loader.dataset) and not is_pipe
     here: Whereabouts | None = None
-    if reading is not None:
-        read = reading(parts, seen)
-        _set(view, "dataset", read)
-        here = None if workers else read.whereabouts
-    elif is_stateful(loader.dataset) and not isinstance(seen, IterDataPipe):
-        carries = True
-        here = None if workers else Whereabouts(None, 1, in_worker=False)
-    if carries:
-        several = reading is not None and workers > 1
-        _set(view, "collate_fn", TagPosition(loader.collate_fn, here, several))
-    _set(view, "collate_fn", Collating(view.collate_fn, tally.laps, loader.batch_sampler is not None))
+    if is_read:
+        every = loader.snapshot_every_n_steps or sys.maxsize
+        opening = _nothing if workers else told.indices.begin
+        shown["dataset"] = DatasetReader(seen, loader.batch_size, every, parts, opening, bool(workers))
+        here = None if workers else shown["dataset"].whereabouts
+    elif says_where and not workers:
+        here = Whereabouts(None, 1, in_worker=False)
+    if is_read or says_where:
+        shown["collate_fn"] = TagPosition(loader.collate_fn, here, is_read and workers > 1)
+    shown["collate_fn"] = Collating(shown["collate_fn"], tally.laps, loader.batch_sampler is not None)
     if workers == 0:
         asynchronous = isinstance(seen, AsyncFetched | AsyncIterated)
         interrupt = seen.engine.stop if asynchronous else _nothing
-        iterator = HereIterator(view, told, interrupt, partial(read_for, world))
+        iterator = HereIterator(_view(loader, shown), told, interrupt, partial(read_for, world))
         if asynchronous:
             weakref.finalize(iterator, seen.engine.stop)
         if here is not None:
-            if reading is None:
+            if not is_read:
                 if parts and parts[0].state is not None:
-                    tell_owner(loader.dataset, parts[0].state)
+                    tell_part("owner", loader.dataset, parts[0].state)
                 here.begin(loader.dataset, None, 0)
             told.read_here(here)
         return iterator
-    map_parts = None if reading is not None or not carries else tuple(parts)
-    _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world, map_parts))
-    if travels_by_pickle(loader.multiprocessing_context):
-        for name in ("dataset", "collate_fn", "worker_init_fn"):
-            if name != "dataset" or not pipe:  # torch must see that it is one; the transport wraps it
-                _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
-    roads = LinkContext(loader.multiprocessing_context, loader.prefetch_factor or 0, tally)
-    _set(view, "multiprocessing_context", roads)
+    shown["worker_init_fn"] = _Enter(loader.worker_init_fn, world, tuple(parts) if says_where else None)
+    context, prefetch_factor = loader.multiprocessing_context, loader.prefetch_factor or 0
+    link = LinkContext(context, prefetch_factor, tally, shown["dataset"], loader.dataset)
+    shown["multiprocessing_context"] = link
+    if link.sends_by_value:
+        for name in ("collate_fn", "worker_init_fn"):
+            shown[name] = ByValue(shown[name], name, getattr(loader, name))
     loader.check_worker_number_rationality()
     occupy_standard_descriptors()  # also for the workers, which inherit them
-    return WorkersIterator(view, told, roads)
+    return WorkersIterator(_view(loader, shown), told, link)
+
+
+def _view(loader: DataLoader[Any], shown: Mapping[str, Any]) -> DataLoader[Any]:
+    """A private copy of the loader, with these attributes set past torch's guard for loaders in use."""
+    view = copy.copy(loader)
+    for name, value in shown.items():
+        object.__setattr__(view, name, value)
+    return view
 
 
 def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
@@ -105,13 +105,12 @@ def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
 
 @dataclass(frozen=True)
 class _Enter:
-    """The ``worker_init_fn`` that torch is given: completes the worker's info, then calls the user's.
+    """The ``worker_init_fn`` that torch gets: completes the worker's info, then calls the user's.
 
     Attributes:
         user_fn: The user's.
         world: Which rank the workers are of.
-        parts: Of a map-style dataset that can say where it is: where each worker's goes on, or none; None of
-            others.
+        parts: Of a stateful map-style dataset: where each worker's copy continues, or none; None for others.
     """
 
     user_fn: Callable[[int], object] | None
@@ -119,7 +118,7 @@ class _Enter:
     parts: tuple[SavedPart, ...] | None
 
     def __call__(self, worker: int) -> None:
-        # A collection would write to each object that was there before the fork, and so copy their pages.
+        # A garbage collection would write to each object from before the fork, and so copy their pages.
         gc.freeze()
         info = torch_worker_info()
         assert info is not None, "called outside a worker"
@@ -136,17 +135,17 @@ class _Enter:
 class AsyncDoor:
     """``async for`` over a plain iterator: its ``next`` runs on a thread of its own.
 
-    The batches are those of ``for``, in the same order; tasks that ask at once get one each, in turn. If
-    cancelled while waiting, the batch that was being made is handed on by the next ``__anext__``. Let go of,
-    or closed, it stops the ``next`` that is under way and ends the worker processes, in its thread: no event
-    loop waits for that.
+    The batches are those of ``for``, in the same order; concurrent tasks get one each, in turn. If a task is
+    cancelled while waiting, the next ``__anext__`` returns the batch that was being made. When the door is
+    dropped, or closed, it stops the ``next`` that is under way and ends the worker processes, in its thread:
+    no event loop waits for that.
     """
 
     def __init__(self, iterator: Any) -> None:
         getattr(iterator, "defer", bool)()
         self._calls = _Calls(iterator)
         self._closer = weakref.finalize(self, self._calls.leave)
-        # At the interpreter's end no thread can be started, and multiprocessing ends its processes itself.
+        # At the interpreter's exit no thread can be started, and multiprocessing ends its processes itself.
         self._closer.atexit = False
 
     def __aiter__(self) -> AsyncDoor:
@@ -174,13 +173,13 @@ class _Calls:
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
-        # One: a call is asked for when the one before has been answered.
+        # One: a call is requested after the previous one has returned.
         self._asked = Channel[Future[Any]](1)
         self._waiting: Future[Any] | None = None
         self._ended = Future[None]()
         self._thread: threading.Thread | None = None
         self._left = False
-        # Held from the asking to the handing over.
+        # Held from the call of ``next`` until its batch is delivered.
         self._turn = asyncio.Lock()
 
     async def take(self) -> Any:
@@ -204,14 +203,14 @@ class _Calls:
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException:
-            self._waiting = None  # as in torch, the batches after a failed one can still be had
+            self._waiting = None  # as in torch, the batches after a failed one still come
             raise
         self._waiting = None
         return batch
 
     def _ask(self) -> None:
         if self._thread is None:
-            # A daemon: the interpreter's end must not wait for a user's function.
+            # A daemon: the interpreter's exit must not wait for a user's function.
             self._thread = threading.Thread(
                 target=_serve,
                 args=(self._asked, [self._iterator], self._ended),
@@ -235,12 +234,12 @@ class _Calls:
             self._ended.set_result(None)
 
     async def wait_ended(self) -> None:
-        """Wait for the thread's end; no longer than workers may take, if a user's function holds it up."""
+        """Wait for the thread's end, but no longer than workers may take: a user's function may block it."""
         await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=_END_PATIENCE_S)
 
 
 def _serve(asked: Channel[Future[Any]], held: list[Any], ended: Future[None]) -> None:
-    iterator = held.pop()  # a thread lets go of its arguments only after all that is told here
+    iterator = held.pop()  # a thread keeps its arguments until after the code below
     try:
         while True:
             _answer(asked.receive(), iterator)
@@ -260,7 +259,7 @@ def _answer(call: Future[Any], iterator: Any) -> None:
                 raise as_error(error) from error
             batch = _END
         except (StopAsyncIteration, asyncio.CancelledError, GeneratorExit) as error:
-            # The dataset's: in a coroutine they would end the loop, or the task, without a word.
+            # The dataset's: in a coroutine they would end the loop, or the task, silently.
             raise as_error(error) from error
     except BaseException as error:
         call.set_exception(error)
@@ -271,13 +270,8 @@ def _answer(call: Future[Any], iterator: Any) -> None:
 
 _END = object()
 
-# Workers have one second to end by themselves, and are killed then.
+# Workers have one second to end, and are killed then.
 _END_PATIENCE_S = 3.0
-
-
-def _set(view: DataLoader[Any], name: str, value: Any) -> None:
-    """Set an attribute of our private copy past torch's guard against changing loaders in use."""
-    object.__setattr__(view, name, value)
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""One pass of torch's loop, as the consumer sees it: what was delivered, whatever was made ahead."""
+"""One pass of torch's loop, as the consumer sees it: what was delivered, not what was made ahead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from torch.utils.data import IterDataPipe
+
 from ..errors import Line, users_line
+from .adapt import is_iterable
 from .indices import Indices
 from .reading import TaggedBatch, Whereabouts
 from .saved import Saved, SavedPart
@@ -16,18 +19,15 @@ from .timing import LoopStats
 
 
 class TorchPass:
-    """What torch's loop tells of the pass that it is in, and what it is told.
+    """Counts what torch's loop delivers in a pass, and says where the pass begins.
 
     Args:
         indices: What it draws.
-        before: Where the loader stood when the pass was opened.
+        before: The loader's position when the pass was opened.
         resumed: Whether it begins there, rather than at an epoch's beginning.
-        dataset: The loader's, if it is asked for a state of its own.
-        is_iterable: Whether that is iterable style: the batches are then counted as they come.
-        workers: How many there are.
-        persistent: Whether they stay for the next pass.
+        loader: Says how many workers there are, and whether they stay for the next pass.
         tally: Counts it.
-        tell_unsplit: Called with a line if a dataset is not split.
+        tell_unsplit: Called with a user's line if a dataset is not split.
     """
 
     def __init__(
@@ -36,23 +36,22 @@ class TorchPass:
         before: Saved,
         *,
         resumed: bool,
-        dataset: Any,
-        is_iterable: bool,
-        workers: int,
-        persistent: bool,
+        loader: Any,
         tally: LoopStats,
         tell_unsplit: Callable[[Line], None],
     ) -> None:
-        self._indices = indices
-        #: Where the pass went on, if it did.
+        self.indices = indices
+        #: Where the pass continued, if it was resumed.
         self.resumed = before if resumed else None
         self._forced_seed = before.base_seed if resumed else None
         self._base_seed: int | None = None
-        self._dataset, self._is_iterable = dataset, is_iterable
+        #: Asked for a state of its own; data pipes have none.
+        self._dataset = None if isinstance(loader.dataset, IterDataPipe) else loader.dataset
+        #: Whether the batches are counted as they come.
+        self._is_iterable = is_iterable(loader.dataset)
         #: Of a dataset that is read in this process.
         self._here: Whereabouts | None = None
-        self._workers = workers
-        self._persistent = persistent
+        self._workers, self._persistent = loader.num_workers, loader.persistent_workers
         self.tally = tally
         self._tell_unsplit = tell_unsplit
         self._turn = before.turn if resumed and before.in_the_middle else 0
@@ -60,17 +59,19 @@ class TorchPass:
 
     def _start(self, before: Saved, at: Saved) -> None:
         middle = at.in_the_middle
-        #: Where the loader stood before the pass: of a pass that delivered nothing, that is where it stands.
+        #: The loader's position before the pass, and until that has delivered something.
         self._before = before
-        # Of another number of workers they are no more than where the loader stood.
+        # With another number of workers they are only the position before the pass.
         self._parts = list(before.parts) if len(before.parts) == max(self._workers, 1) else []
-        #: What the dataset said before the first batch.
+        #: What the dataset returned before the first batch.
         self._first_said: Said | None = None
-        #: Whether a dataset that is read here, and can say where it is, is where the consumer is.
+        #: Whether a stateful dataset that is read here is at the consumer's position.
         self._can_ask = False
         self._given = 0
+        #: Set last before the consumer has a batch; see ``LoopHooks``.
         self.is_given = False
-        self._batches = at.batches if middle else 0
+        #: How many of the pass came, with those that came before it was resumed.
+        self.batches = at.batches if middle else 0
         self._early = at.early if middle else ()
         self._next_worker = at.turn if middle else 0
         self._is_over = False
@@ -81,12 +82,7 @@ class TorchPass:
         #: Where the pass was opened, which is the line of its loop: ``async for`` reads it on another thread.
         self._line = users_line()
 
-    # --- told by torch's loop ---
-
-    @property
-    def batches(self) -> int:
-        """How many of the pass came, with those that came before it was resumed."""
-        return self._batches
+    # --- called by torch's loop ---
 
     def seed(self, drawn: int) -> int:
         """The base seed of the workers: what was drawn, unless it was saved."""
@@ -94,7 +90,7 @@ class TorchPass:
         return self._base_seed
 
     def take_turn(self) -> int:
-        """The worker that is first, once."""
+        """The worker that gets the first task; 0 in later calls."""
         turn, self._turn = self._turn, 0
         return turn
 
@@ -104,13 +100,13 @@ class TorchPass:
         self._can_ask = whereabouts.can_begin and not self._before.in_the_middle
 
     def begin(self) -> None:
-        """The loop begins anew, with the same workers."""
+        """Another pass begins, with the same workers."""
         self.tally.begin()
         before, self.resumed = self.left(), None
         self._start(before, Saved())
 
     def deliver(self, batch: Any, following: int | None, pending: Collection[int] | None) -> Any:
-        """The batch as the consumer gets it, if it does; else this is told of the same batch again.
+        """The batch as the consumer gets it. If it does not get it, this is called with the same batch again.
 
         Args:
             batch: As it came.
@@ -123,7 +119,7 @@ class TorchPass:
             said = self._ask_in_time()  # the next batch may be made before the consumer has this one
         batches, early = self._behind(following, pending)
         task = None if following is None or pending is not None else following - 1
-        # Without the batch: this may live longer than its consumer keeps that.
+        # Without the batch: this may live longer than the consumer keeps that.
         end = None if carried is None else (carried.worker, said, carried.since, carried.ended)
         says = here is not None and here.can_say and end is not None
 
@@ -134,7 +130,7 @@ class TorchPass:
             can_ask = says and not self._by_hand
             # No call from here on, so that these go together.
             self._given += 1
-            self._batches = self._batches + 1 if self._is_iterable else batches
+            self.batches = self.batches + 1 if self._is_iterable else batches
             self._early = self._early if self._is_iterable else early
             self._parts, self._next_worker = parts, turn
             self._can_ask = can_ask
@@ -149,8 +145,8 @@ class TorchPass:
         return batch if carried is None else carried.batch
 
     def _behind(self, following: int | None, pending: Collection[int] | None) -> tuple[int, tuple[int, ...]]:
-        """How many batches of indices are delivered with the one that came, and which of those behind it."""
-        order = self._indices.order
+        """How many batches of indices are delivered with the one that came, and which later ones."""
+        order = self.indices.order
         drawn = order.drawn
         if following is None:
             return drawn, order.early_after(drawn)
@@ -162,8 +158,8 @@ class TorchPass:
         return batches, tuple(number for number in range(batches, drawn) if number not in numbers)
 
     def end(self) -> None:
-        """There are no more."""
-        # One that is map style ends with its indices, and is as it was after the last batch.
+        """The pass has ended."""
+        # A map-style dataset ends with its indices, and is as it was after the last batch.
         self._can_ask = self._here is not None and self._here.can_say and not self._here.has_end
 
         def count() -> None:
@@ -177,12 +173,12 @@ class TorchPass:
         self.tally.end()
 
     def cut(self) -> None:
-        """A StopIteration of the dataset's ends the loop, with batches still to come."""
+        """A StopIteration of the dataset's ends the loop before its last batch."""
         if not self._by_hand or self._holds is not None:  # else it is raised as an error
             warnings.warn_explicit(
                 f"{type(self._dataset).__name__}, or collate_fn, raised StopIteration, which ends this loop "
-                f"after {self._batches} batches, as in torch's DataLoader; those that remain do not come. "
-                "Raise another error for an item that cannot be had",
+                f"after {self.batches} batches, as in torch's DataLoader; the remaining ones are not read. "
+                "Raise another error for an item that is not available",
                 UserWarning,
                 *self._line,
             )
@@ -193,46 +189,39 @@ class TorchPass:
         if self.is_given and (self._holds is not None or not self._by_hand):
             self.hand_over()
         if self._can_ask:
-            # From now on the dataset is not where the consumer is, until the next batch is delivered; and
-            # that may fail, or a signal's handler may save a state.
+            # Until the next batch is delivered, the dataset is ahead of the consumer; and that batch may
+            # fail, or a signal's handler may save a state.
             self._can_ask = False
             self._keep(self._ask_in_time())
         self.tally.wait()
 
-    def waited(self) -> None:
-        """It waits no more."""
-        self.tally.waited()
-
-    def draw(self) -> None:
-        """The sampler is asked."""
-        self.tally.draw()
-
-    def drew(self) -> None:
-        """It has answered."""
-        self.tally.drew()
-
-    # --- told by who hands on what torch's loop gives ---
+    # --- called by the iterator's consumer ---
 
     def defer(self, holds: Callable[[], bool] | None = None) -> None:
-        """From now on a batch counts as delivered with ``hand_over`` only, or as ``holds`` says."""
+        """Count batches as delivered only with ``hand_over``, or as ``holds`` says.
+
+        Args:
+            holds: Of a consumer that does not call ``hand_over``: returns whether the consumer still holds
+                its latest batch. If not, that counts when the next one is requested, or a state is saved.
+        """
         self._settle()
         self._by_hand, self._holds = True, holds
-        if self._can_ask:  # whatever asks for a state may do so in another thread than the one that reads
+        if self._can_ask:  # a state may be requested in another thread than the one that reads
             self._can_ask = False
             self._keep(self._ask_in_time())
 
     def hand_over(self) -> None:
-        """The consumer has what the loop gave last."""
+        """The consumer has the latest batch."""
         if (held := self._held) is not None:
-            held()  # which forgets itself at its end: interrupted before, it is done again
+            held()  # which clears ``_held`` at its end: if interrupted before, it is called again
 
     def _settle(self) -> None:
-        """Count the batch that is held, unless the consumer does not have it yet, or has it in hand."""
+        """Count the batch that is held, unless the consumer does not have it yet, or still holds it."""
         if self.is_given and (not self._by_hand if self._holds is None else not self._holds()):
             self.hand_over()
 
     def _ended(self, worker: int, said: Said | None, since: int, ended: bool) -> tuple[list[SavedPart], int]:
-        """The parts with what was told beside a batch, and the worker that comes next."""
+        """The parts, updated by what came beside a batch, and the worker that is next."""
         parts = [*self._parts] or [SavedPart(self._first_said)] * max(self._workers, 1)
         part = parts[worker]
         if said is None:
@@ -242,10 +231,10 @@ class TorchPass:
         parts[worker] = SavedPart(said, since, ended)
         return parts, (worker + 1) % self._workers if self._workers else self._next_worker
 
-    # --- asked of the dataset, where that is read in this process ---
+    # --- a dataset that is read in this process ---
 
     def _ask_in_time(self) -> Said | None:
-        """What it says of where it is, if it could not say, or has not for ``every`` batches."""
+        """Its state, if none is known, or the last one is ``every`` batches old."""
         here = self._here
         assert here is not None, "it is read here"
         last = self._parts[0].state if self._parts and self._given else self._first_said
@@ -260,23 +249,23 @@ class TorchPass:
             self._parts[0] = replace(self._parts[0], state=said, batches=0)
 
     def _ask_now(self) -> None:
-        """Know where the dataset is, if that is where the consumer is."""
+        """Get the dataset's state, if it is at the consumer's position."""
         if self._can_ask:
             assert self._here is not None, "it is read here"
             self._keep(self._here.ask())
 
-    # --- told by the loader ---
+    # --- called by the loader ---
 
     def promise(self, length: int) -> None:
-        """``len(loader)`` was asked for: who does so before the first batch asks for no more than that."""
+        """``len(loader)`` was called: if before the first batch, the pass ends after that many batches."""
         self._settle()
         if not self._given and not self._is_over:
             self._promised = length
 
     def is_unread(self) -> bool:
-        """Whether none of the batches that it has was used.
+        """Whether none of its batches was used.
 
-        Its length was asked for and then no batch; or all that was asked for is still held by its consumer.
+        Its length was requested and then no batch; or its consumer still holds all that it has got.
         """
         self._settle()
         if self._given or self._is_over:
@@ -284,21 +273,21 @@ class TorchPass:
         return self._promised is not None or self._holds is not None
 
     def saved(self) -> Saved:
-        """Where the loader stands."""
+        """The loader's position."""
         self._settle()
         self._ask_now()
         if self._is_read_out():
             return self.left()
         if not self._given:
             return self._begun()
-        order = self._indices.order
+        order = self.indices.order
         start = order.start
-        said, ended = order.said_at(self._batches)
+        said, ended = order.said_at(self.batches)
         if self._is_iterable and self._parts and self._workers:
-            # What the workers draw, they draw from seeds of their own.
+            # The workers draw from seeds of their own.
             start = {name: state for name, state in start.items() if name != DEFAULT}
         return Saved(
-            batches=self._batches,
+            batches=self.batches,
             early=self._early,
             base_seed=self._base_seed,
             start=start,
@@ -310,14 +299,14 @@ class TorchPass:
         )
 
     def left(self) -> Saved:
-        """Where the loader stands when the pass is left, and the next one begins."""
+        """The loader's position when the pass is left, and the next one begins."""
         self._settle()
         if self._is_over:
             self._ask_now()
-        # A dataset that was told nothing begins anew anyway; one in workers that end is then a new copy.
+        # A dataset without a state begins anew anyway; one in workers that end is a new copy next time.
         told = any(part.state for part in self._parts)
         lives_on = told and self._is_read_out() and (self._persistent or not self._workers)
-        order = self._indices.order
+        order = self.indices.order
         said, ended = order.said_at(order.drawn) if self._is_read_out() else (None, False)
         return Saved(
             finished=True,
@@ -329,17 +318,17 @@ class TorchPass:
         )
 
     def _begun(self) -> Saved:
-        """Where the loader stands, before the first batch."""
+        """The loader's position before the first batch."""
         said = self._first_said
         if self._workers and not self._before.parts:
             said = where(self._dataset, None)
-            if not isinstance(said, bytes):  # as of one that has no position before it is iterated
+            if not isinstance(said, bytes):  # such as of a dataset that has no position before it is iterated
                 said = None
         return self._before if said is None else replace(self._before, parts=(SavedPart(said),))
 
     def _states(self) -> States:
-        return read_states(self._indices.generators)
+        return read_states(self.indices.generators)
 
     def _is_read_out(self) -> bool:
-        """Whether it is at its end, or at what its consumer takes for it."""
-        return self._is_over or (self._given > 0 and self._batches == self._promised)
+        """Whether it is at its end, or at the promised length."""
+        return self._is_over or (self._given > 0 and self.batches == self._promised)

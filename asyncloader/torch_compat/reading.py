@@ -1,8 +1,8 @@
-"""A dataset as torch's loop reads it, with word of where each batch ends.
+"""A dataset as torch's loop reads it, with its position after each batch.
 
-What a stateful dataset in a worker says of itself travels with the batch after which it said it, so that what
-the worker has made ahead does not count. One in this process is asked when a state is, and before the next
-batch is made. An iterable one that says nothing is read again from its beginning, up to where it was.
+The state of a dataset in a worker is sent with the batch after which it was taken, so that what the worker
+has made ahead does not count. A dataset in this process is asked for its state when the loader is, and before
+the next batch is made. An iterable one without a state is read again from its beginning, up to where it was.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ..pipeline.sources import iterate_async
 from ..torch_private import pin_memory
 from .adapt import Adapter, AsyncIterated
 from .saved import SavedPart
-from .stateful import Said, is_stateful, pass_over, reopen, run_out, tell_iterator, tell_owner, where
+from .stateful import Said, is_stateful, pass_over, reopen, run_out, tell_part, where
 from .worker_info import is_first_worker, was_asked, worker_number
 
-# Of the dataset in this process, if that is a worker: one process is one worker, for life. Dataset and
-# collate_fn reach it on separate roads and meet here.
+# Of the dataset in this process, if that is a worker: one process is one worker, for life. torch passes
+# dataset and collate_fn separately, so they share this module global.
 _of_worker: Whereabouts | None = None
 
 
 class Whereabouts:
-    """Where a dataset is, as it says itself, and how many batches were drawn since it said so.
+    """The state of a dataset, and how many batches were drawn since that was taken.
 
     Args:
-        batch_size: How many items an iterable dataset gives for a batch; None of another one, and of items
-            that are no batch.
-        every: After how many batches it is asked again.
-        in_worker: Whether it is in a worker, and so asked as soon as a batch is made.
+        batch_size: How many items an iterable dataset yields for a batch; None for a map-style one, and
+            without batches.
+        every: After how many batches the state is taken again.
+        in_worker: Whether it is in a worker, where the state is taken as soon as a batch is made.
     """
 
     def __init__(self, batch_size: int | None, every: int, in_worker: bool) -> None:
@@ -42,11 +42,11 @@ class Whereabouts:
         self._asks = in_worker
         self.since = 0
         self._ended = False
-        #: Whether the next batch is the first: asked after that, no pass goes by what the one before said.
+        #: Whether the next batch is the first: a state after that replaces the one of the previous pass.
         self._is_first = True
         self._owner: Any = None
         self._iterator: Any = None
-        #: Whether it can be asked here before its first batch, and between any two.
+        #: Whether the state can be taken here before the first batch, and between any two.
         self.can_begin = self.can_say = False
 
     def begin(self, owner: Any, iterator: Any, since: int) -> None:
@@ -54,8 +54,8 @@ class Whereabouts:
 
         Args:
             owner: The user's dataset.
-            iterator: What was opened of it; None of one that is map style.
-            since: How many batches were passed over after what it was told.
+            iterator: Its iterator; None if it is map style.
+            since: How many batches were skipped after its saved state.
         """
         self._owner, self._iterator = owner, iterator
         self.since, self._is_first = since, True
@@ -64,19 +64,19 @@ class Whereabouts:
 
     @property
     def has_end(self) -> bool:
-        """Whether the dataset ends by itself, and may change when it is asked for more then."""
+        """Whether the dataset itself decides when it ends, and may change at its end."""
         return self._iterator is not None
 
     def begin_batch(self, samples: Any) -> None:
-        """Count a batch that was drawn, whatever becomes of it."""
+        """Count a batch that was drawn, even if collating it fails."""
         self.since += 1
         self._ended = self._batch_size is not None and len(samples) < self._batch_size
 
     def end_batch(self) -> tuple[Said | None, int, bool]:
-        """What the dataset says of where it is, if it was asked, how long ago it did, and if that is all."""
+        """The dataset's state, if it was taken, the batches since the last one, and whether it has ended."""
         said: Said | None = None
         if isinstance(self._iterator, _Unnoted):
-            said = self._iterator.said_last()
+            said = self._iterator.latest
             if said is not None:
                 self.since = 0
         elif self._asks and (self.since >= self.every or self._is_first):
@@ -85,7 +85,7 @@ class Whereabouts:
         return said, self.since, self._ended
 
     def ask(self) -> Said | None:
-        """What the dataset says of where it is now; None if it cannot say."""
+        """The dataset's present state; None if it has none."""
         said = where(self._owner, self._iterator)
         if said is not None:
             self.since = 0
@@ -93,42 +93,47 @@ class Whereabouts:
 
 
 def enter_map_style(dataset: Any, part: SavedPart) -> None:
-    """In a worker, before it reads a map-style dataset that can say where it is: tell it, and watch it."""
+    """In a worker, before it reads a stateful map-style dataset: restore it, and track its state."""
     global _of_worker
     if part.state is not None:
-        tell_owner(dataset, part.state)
+        tell_part("owner", dataset, part.state)
     _of_worker = Whereabouts(None, 1, in_worker=True)
     _of_worker.begin(dataset, None, 0)
 
 
 class DatasetReader(Adapter, IterableDataset[Any]):
-    """Iterates a dataset from where each worker is to begin, and knows where it is after each batch.
+    """Iterates a dataset from where each worker has to begin, and knows its state after each batch.
 
     Args:
         dataset: An iterable dataset, or an adapter that makes it one.
         batch_size: How many items the loop draws for a batch; None for one, which is no batch.
-        every: After how many batches the dataset is asked again where it is.
+        every: After how many batches the dataset is asked for its state again.
+        parts: Where the next iteration continues, in each worker.
+        opening: Called before the dataset is iterated.
         in_worker: Whether it is iterated in a worker.
     """
 
-    def __init__(self, dataset: Any, batch_size: int | None, every: int, in_worker: bool) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None,
+        every: int,
+        parts: Sequence[SavedPart],
+        opening: Callable[[], None],
+        in_worker: bool,
+    ) -> None:
         super().__init__(dataset)
         self._in_worker = in_worker
-        self._parts: Sequence[SavedPart] = ()
+        self._parts = parts
         self._items_each = batch_size or 1
         self.whereabouts = Whereabouts(batch_size, every, in_worker)
-        #: Called before the dataset is iterated.
-        self.opening: Callable[[], None] = _nothing
-
-    def begin_at(self, parts: Sequence[SavedPart]) -> None:
-        """Have the next iteration go on there, in each worker."""
-        self._parts = parts
+        self._opening = opening
 
     def __iter__(self) -> Iterator[Any]:
         global _of_worker
         if self._in_worker:
             _of_worker = self.whereabouts
-        self.opening()
+        self._opening()
         worker = worker_number() if self._in_worker else 0
         part = self._parts[worker] if worker < len(self._parts) else SavedPart()
         self._parts = ()
@@ -136,10 +141,10 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         owner = dataset.dataset if isinstance(dataset, Adapter) else dataset
         items: Any
         if part.ended and part.state is not None and not part.batches:
-            tell_owner(owner, part.state)
+            tell_part("owner", owner, part.state)
             items = iter(())
         elif isinstance(dataset, AsyncIterated):
-            # Told on its own loop, where it is iterated.
+            # Restored on its own loop, where it is iterated.
             items = _Unnoted(dataset, part.state, self._items_each, self.whereabouts.every)
         else:
             items = reopen(owner, part.state, partial(iter, dataset), ended=False)
@@ -153,16 +158,16 @@ class DatasetReader(Adapter, IterableDataset[Any]):
 
 @dataclass(frozen=True)
 class _Noted:
-    """An item, and what was said after it."""
+    """An item, and the dataset's state after it."""
 
     item: Any
     said: Said
 
 
 class _NotingIterator:
-    """An asynchronous iterable that is asked, on its own loop, where it is: after the first batch, and often.
+    """An asynchronous iterable whose state is taken on its own loop: after the first batch, and regularly.
 
-    It runs ahead of the consumer, who could not ask it in time.
+    It runs ahead of the consumer, which could not take the state in time.
     """
 
     def __init__(self, dataset: Any, start: Said | None, first: int, every: int) -> None:
@@ -173,10 +178,10 @@ class _NotingIterator:
 
     def __aiter__(self) -> AsyncIterator[Any]:
         if self._start is not None:
-            tell_owner(self._dataset, self._start)
+            tell_part("owner", self._dataset, self._start)
         items: AsyncIterator[Any] = aiter(self._dataset)
         if self._start is not None:
-            tell_iterator(items, self._start)
+            tell_part("iterator", items, self._start)
         if is_stateful(self._dataset) or is_stateful(items):
             return self._note(items)
         return items
@@ -202,7 +207,8 @@ class _Unnoted:
     def __init__(self, dataset: AsyncIterated, start: Said | None, batch_size: int, every: int) -> None:
         noting = _NotingIterator(dataset.dataset, start, batch_size, every)
         self._items = iterate_async(noting, dataset.engine())
-        self._latest: Said | None = None
+        #: The state after the latest item, if it was taken.
+        self.latest: Said | None = None
 
     def __iter__(self) -> _Unnoted:
         return self
@@ -210,26 +216,22 @@ class _Unnoted:
     def __next__(self) -> Any:
         item = next(self._items)
         if type(item) is _Noted:
-            self._latest = item.said
+            self.latest = item.said
             return item.item
-        self._latest = None
+        self.latest = None
         return item
-
-    def said_last(self) -> Said | None:
-        """What was said after the latest item, if anything."""
-        return self._latest
 
 
 @dataclass(frozen=True)
 class TaggedBatch:
-    """A batch, and what the loop is told beside it.
+    """A batch, and what is sent to the loop with it.
 
     Attributes:
         batch: As the user's function made it.
-        worker: Which worker it is of.
-        said: What the dataset said of where it is after this batch; None if it was not asked, or cannot say.
-        since: How many batches of this worker came after the last one after which it said so.
-        ended: Whether there are no more of this worker.
+        worker: The worker that made it.
+        said: The dataset's state after this batch; None if it was not taken, or there is none.
+        since: How many batches of this worker came since the state was last taken.
+        ended: Whether this is the worker's last batch.
         unsplit: Whether several workers read the dataset and it did not ask which of them it is in.
     """
 
@@ -241,16 +243,16 @@ class TaggedBatch:
     unsplit: bool
 
     def pin_memory(self) -> TaggedBatch:
-        """As torch asks of types that it does not know."""
+        """torch's hook for types that it does not know."""
         return replace(self, batch=pin_memory(self.batch))
 
 
 class TagPosition:
-    """The ``collate_fn`` of a dataset whose whereabouts go with its batches.
+    """The ``collate_fn`` of a dataset whose state is sent with its batches.
 
     Args:
         collate_fn: The user's.
-        whereabouts: Of what the samples come from; None for that of the worker it is called in.
+        whereabouts: Of the dataset; None for that of the worker that this is called in.
         several: Whether there are several workers, so that the dataset should ask for its part.
     """
 
@@ -263,7 +265,7 @@ class TagPosition:
 
     def __call__(self, samples: Any) -> TaggedBatch:
         whereabouts = self._whereabouts or _of_worker
-        assert whereabouts is not None, "what is carried comes from a dataset that was opened"
+        assert whereabouts is not None, "a batch comes from a dataset that was opened"
         whereabouts.begin_batch(samples)
         batch = self._collate_fn(samples)
         unsplit = False
@@ -272,7 +274,3 @@ class TagPosition:
             unsplit = is_first_worker() and not was_asked()
         worker = worker_number() if self._whereabouts is None else 0
         return TaggedBatch(batch, worker, *whereabouts.end_batch(), unsplit)
-
-
-def _nothing() -> None:
-    pass

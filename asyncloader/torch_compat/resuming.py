@@ -1,9 +1,8 @@
-"""Where a loader of the torch kind stands: what its passes delivered, or what was loaded for the next one."""
+"""The position of a loader of the torch kind: what its passes delivered, or what was loaded."""
 
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 import weakref
 from collections import deque
@@ -24,24 +23,23 @@ from .adapt import is_iterable
 from .indices import Indices
 from .loop import open_torch_iterator
 from .passes import TorchPass
-from .reading import DatasetReader
 from .saved import Saved, SavedPart, check_workers, load_saved, save_saved
-from .stateful import DEFAULT, generators_of, innermost_sampler, read_states, set_states, tell_owner, where
+from .stateful import DEFAULT, generators_of, innermost_sampler, read_states, set_states, tell_part, where
 from .timing import LoopStats, stage_of
 
 
 class TorchState:
-    """Opens passes, and knows where the latest one is. Copied and pickled, it has none."""
+    """Opens passes, and knows the position of the latest one. Copies, and pickled ones, have none."""
 
     def __init__(self) -> None:
         self._latest: TorchPass | None = None
         #: Of the latest pass, and how many there were with it.
         self._counters: Meter | None = None
         self._begun = 0
-        #: What was loaded, until a pass goes on from there.
+        #: What was loaded, until a pass continues from there.
         self._loaded: Saved | None = None
         self._loaded_state: dict[str, Any] | None = None
-        #: What ``set_epoch`` was told, for loaders none of whose parts takes it.
+        #: The epoch given to ``set_epoch``, for loaders without a part that takes it.
         self._told_epoch: int | None = None
 
     def open(
@@ -52,7 +50,7 @@ class TorchState:
         tell_unsplit: Callable[[Line], None],
         counting: Callable[..., Meter],
     ) -> HereIterator | WorkersIterator:
-        """torch's iterator over ``loader``, from where that stands; see ``open_torch_iterator``."""
+        """torch's iterator over ``loader``, from its position; see ``open_torch_iterator``."""
         generators = generators_of(loader)
         resumed = self._resumed(loader)
         if resumed is None and self._loaded is not None:
@@ -72,20 +70,16 @@ class TorchState:
             indices,
             before,
             resumed=resumed is not None,
-            dataset=None if isinstance(loader.dataset, IterDataPipe) else loader.dataset,
-            is_iterable=is_iterable(loader.dataset),
-            workers=loader.num_workers,
-            persistent=loader.persistent_workers,
+            loader=loader,
             tally=tally,
             tell_unsplit=tell_unsplit,
         )
-        reading = partial(_read, loader, indices) if _is_read(loader) else None
         parts = () if resumed is None else _tell_here(resumed, loader)
         in_the_middle = resumed is not None and resumed.in_the_middle
         # The program's generator is where it should be after the batches that came before, since loading.
         held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
         try:
-            iterator = open_torch_iterator(loader, dataset, world, told, indices, reading, parts)
+            iterator = open_torch_iterator(loader, dataset, world, told, parts)
             # A trace is written also where the loop's error ends the program.
             weakref.finalize(iterator, tally.end).atexit = traced
             if in_the_middle:
@@ -109,16 +103,16 @@ class TorchState:
         return Statistics() if self._counters is None else self._counters.snapshot()
 
     def _resumed(self, loader: Any) -> Saved | None:
-        """Where the next pass goes on, if it does not simply begin."""
+        """Where the next pass continues; None if it begins an epoch."""
         saved, latest = self._loaded, self._latest
         if saved is None and latest is not None and latest.is_unread():
-            saved = latest.resumed  # Lightning opens a pass, and once more to read it
+            saved = latest.resumed  # Lightning opens a pass, and then another to read it
         if saved is None or not saved.in_the_middle or saved.epoch is None:
             return saved
         epoch = self._epoch_of(loader)
         if epoch == saved.epoch or epoch is None:
             return saved
-        # Said to the sampler itself, as by Fabric, which counts from 0 after a resume.
+        # Set on the sampler itself, as by Fabric, which counts from 0 after a resume.
         check_epoch(epoch, saved.epoch, saved.batches, _length_of(loader))
         return None
 
@@ -134,9 +128,9 @@ class TorchState:
         self._told_epoch = epoch
 
     def follow_epoch(self, epoch: int, loader: Any) -> None:
-        """Tell a sampler that counts epochs in time that a trainer has come to ``epoch``.
+        """Set the epoch of a sampler that has one before a trainer reads the pass.
 
-        Lightning's tells it after a resume, when workers may have drawn the order already.
+        Lightning sets it after a resume, when workers may have drawn the order already.
         """
         sampler, saved = _with_epoch(loader), self._loaded
         if sampler is None:
@@ -168,7 +162,7 @@ class TorchState:
         return save_saved(replace(saved, epoch=self._epoch_of(loader)), loader, world)
 
     def load(self, state: Mapping[str, Any], loader: Any, world: World) -> None:
-        """Go on from ``state`` with the next pass.
+        """Continue from ``state`` with the next pass.
 
         Raises:
             ValueError: See ``load_saved``.
@@ -192,7 +186,8 @@ class TorchState:
             sampler.set_epoch(saved.epoch)
         self._told_epoch = saved.epoch
         if saved.finished and saved.base_seed is not None:
-            # Its workers were to persist: the next epoch draws no seed for them. These ones do, for nothing.
+            # Its workers persisted: the next epoch draws no seed for them. New ones draw one, which is not
+            # used.
             saved = replace(saved, start=saved.now)
         forget_iterator(loader)  # persistent workers have begun elsewhere
         self._loaded, self._loaded_state = saved, copy.deepcopy(dict(state))
@@ -201,35 +196,19 @@ class TorchState:
         return {**self.__dict__, "_latest": None, "_counters": None, "_begun": 0}
 
 
-def _is_read(loader: Any) -> bool:
-    """Whether an iterable dataset is read through a ``DatasetReader``; data pipes must stay what they are."""
-    return is_iterable(loader.dataset) and not isinstance(loader.dataset, IterDataPipe)
-
-
-def _read(loader: Any, indices: Indices, parts: Sequence[SavedPart], dataset: Any) -> DatasetReader:
-    """What stands for an iterable dataset that has been adapted to torch's loop."""
-    workers = loader.num_workers
-    every = loader.snapshot_every_n_steps or sys.maxsize
-    reading = DatasetReader(dataset, loader.batch_size, every, bool(workers))
-    if not workers:
-        reading.opening = indices.begin
-    reading.begin_at(parts)
-    return reading
-
-
 def _parts_here(loader: Any) -> tuple[SavedPart, ...]:
-    """What the loader's own dataset says of where it is, before any pass."""
+    """The state of the loader's own dataset, before any pass."""
     if isinstance(loader.dataset, IterDataPipe):
         return ()
     said = where(loader.dataset, None)
-    # One that has no position before it is iterated has nothing to be told again.
+    # A dataset that has no position before it is iterated has nothing to restore.
     return (SavedPart(said),) if isinstance(said, bytes) else ()
 
 
 def _tell_here(resumed: Saved, loader: Any) -> Sequence[SavedPart]:
-    """The parts that workers are to be told, or what reads here; the loader's own dataset is told its part.
+    """The parts for the workers, or for the dataset in this process; restores the loader's own dataset.
 
-    At the beginning of a pass its part is what workers get copies of.
+    At the beginning of a pass that is what workers get copies of.
     """
     workers, parts = loader.num_workers, resumed.parts
     if len(parts) != max(workers, 1) and len(parts) != 1:
@@ -238,31 +217,31 @@ def _tell_here(resumed: Saved, loader: Any) -> Sequence[SavedPart]:
     if not workers or not here or (parts[0].finished and is_iterable(loader.dataset)):
         return parts if len(parts) == max(workers, 1) else ()
     if parts[0].state is not None:
-        # What it does to the program's generator is for its copies in workers, which have generators of
-        # their own.
+        # What this does to the program's generator is undone: the copies in workers have generators of their
+        # own.
         held = torch.default_generator.get_state()
         try:
-            tell_owner(loader.dataset, parts[0].state)
+            tell_part("owner", loader.dataset, parts[0].state)
         finally:
             torch.default_generator.set_state(held)
     return ()
 
 
 def _warn_of_reading_again(saved: Saved, loader: Any) -> None:
-    """Say so, where a dataset cannot be told where to go on."""
+    """Warn if a dataset has no state to continue from."""
     every = loader.snapshot_every_n_steps or 1
     again = [part.batches for part in saved.parts if part.state is None and part.batches >= every]
     if saved.in_the_middle and again:
         warnings.warn(
-            f"{type(loader.dataset).__name__} has no state_dict and load_state_dict: to go on where it was, "
-            f"it is read again from its beginning, and the first {max(again)} batches of each worker are "
-            "thrown away. Give it, or its iterator, the two methods to go on at once",
+            f"{type(loader.dataset).__name__} has no state_dict and load_state_dict: to continue where it "
+            f"was, it is read again from its beginning, and the first {max(again)} batches of each worker "
+            "are dropped. Give it, or its iterator, the two methods to continue at once",
             stacklevel=users_level(),
         )
 
 
 def _with_epoch(loader: Any) -> Any:
-    """The sampler that is told the epoch, if there is one that also keeps it."""
+    """The sampler that has ``set_epoch`` and ``epoch``, if there is one."""
     for sampler in (loader.batch_sampler, innermost_sampler(loader), loader.sampler):
         if callable(getattr(sampler, "set_epoch", None)) and isinstance(getattr(sampler, "epoch", None), int):
             return sampler
@@ -275,7 +254,7 @@ def _length_of(loader: Any) -> int | None:
 
 
 def _pass_over(saved: Saved, loader: Any, generators: Mapping[str, torch.Generator]) -> None:
-    """Leave generators of the loader's own where the epoch that was loaded, and is over, has left them."""
+    """Advance the loader's own generators to the end of the loaded epoch, which is over."""
     if is_iterable(loader.dataset):
         return
     held = torch.default_generator.get_state()

@@ -1,6 +1,6 @@
 """The state of a loader of the torch kind: what a resume needs, and its form as a saved dict.
 
-Plain JSON but for what the user's own ``state_dict`` methods return, which is in it as it is.
+Plain JSON, except for what the user's own ``state_dict`` methods return, which is kept as it is.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..plan.states import refuse_torchdatas
@@ -31,13 +31,13 @@ _VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class SavedPart:
-    """Where one worker's copy of a dataset goes on.
+    """Where one worker's copy of a dataset continues.
 
     Attributes:
-        state: What the dataset and its iterator said last; None for the beginning.
+        state: What the dataset and its iterator returned last; None for the beginning.
         batches: Of an iterable one: how many came after that, and are read again and dropped.
-        ended: Whether there is no more, as a batch that was cut short has shown.
-        finished: Whether this was in a pass that is over: the reading goes on with the next one.
+        ended: Whether it is at its end, as a short batch has shown.
+        finished: Whether this was in a pass that is over: reading continues with the next one.
     """
 
     state: Said | None = None
@@ -48,18 +48,18 @@ class SavedPart:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where a loader stands; by default at the beginning of everything.
+    """The position of a loader; by default the beginning of the first pass.
 
     Attributes:
-        batches: How many of the pass need not come again, from its beginning on.
-        early: Numbers of those that came although one before them did not, with ``in_order=False``.
+        batches: How many of the pass were delivered, without a gap from its beginning.
+        early: Numbers of those that were delivered after a gap, with ``in_order=False``.
         finished: Whether the pass is over, so that the next one begins.
         base_seed: Of the workers of the pass; in a finished one, that of workers which persist.
         start: The states of the generators that the order was drawn from.
-        now: The present states; of a pass that was left in its middle, of the default one alone.
-        epoch: What the sampler was told by ``set_epoch``.
-        sampler: What a stateful sampler said.
-        sampler_ended: Whether it had no more then, as a batch that was cut short has shown.
+        now: The present states; in the middle of a pass only that of the default one.
+        epoch: The sampler's, as set by ``set_epoch``.
+        sampler: What a stateful sampler returned.
+        sampler_ended: Whether it was at its end then, as a short batch has shown.
         parts: Of an iterable dataset, or one with a state, for each worker; one without workers. Before the
             first batch it is one with workers, too: of the loader's own dataset, which they get copies of.
         turn: Which worker is next.
@@ -79,7 +79,7 @@ class Saved:
 
     @property
     def in_the_middle(self) -> bool:
-        """Whether some of a pass was delivered, and it is not over."""
+        """Whether a part of a pass was delivered, and it is not over."""
         return not self.finished and (self.batches > 0 or bool(self.early))
 
 
@@ -87,7 +87,7 @@ def save_saved(saved: Saved, loader: Any, world: World) -> dict[str, Any]:
     """The state as a new dict.
 
     Raises:
-        Exception: What a dataset or sampler raised when it was asked for its part.
+        Exception: What the ``state_dict`` of a dataset or sampler raised.
     """
     return {
         "version": _VERSION,
@@ -102,31 +102,23 @@ def save_saved(saved: Saved, loader: Any, world: World) -> dict[str, Any]:
         "base_seed": saved.base_seed,
         "generators": {"start": encode_states(saved.start), "now": encode_states(saved.now)},
         "sampler": {"state": _plain(saved.sampler), "ended": saved.sampler_ended},
-        "workers": [
-            {
-                "state": _plain(part.state),
-                "batches": part.batches,
-                "ended": part.ended,
-                "finished": part.finished,
-            }
-            for part in saved.parts
-        ],
+        "workers": [{**asdict(part), "state": _plain(part.state)} for part in saved.parts],
         "turn": saved.turn,
     }
 
 
 def load_saved(state: Mapping[str, Any], loader: Any, world: World) -> Saved:
-    """What ``state`` says, as far as it holds for ``loader``.
+    """The position in ``state``, as far as it is valid for ``loader``.
 
     Raises:
-        ValueError: It is no state of a loader of this kind, or another loader saved it in the middle of a
-            pass; the message names each difference.
+        ValueError: It is not the state of a loader of this kind, or another loader saved it in the middle of
+            a pass; the message names each difference.
     """
     refuse_torchdatas(state)
     if not isinstance(state, Mapping) or state.get("kind") != "torch":
         raise ValueError(
             f"expected the state of a loader over a {type(loader.dataset).__name__} or another dataset "
-            "that torch's own loop reads, but got another one; was it saved by a stream's loader?"
+            "that torch's own loop reads, but got another kind of state; was it saved by a stream's loader?"
         )
     if state.get("version") != _VERSION:
         raise ValueError(
@@ -162,9 +154,9 @@ def check_workers(saved: Saved, loader: Any) -> None:
             )
         raise ValueError(
             f"this state has the positions of {then} worker{'s' * (then != 1)} in a "
-            f"{name}, but now num_workers={now}: each worker reads a part of its "
-            f"own, and nobody can tell what is left for {now} of what was begun for {then}. {resume}, "
-            "where any number will do, or use a stream (from_urls, from_iterable), which resumes with any"
+            f"{name}, but now num_workers={now}: each worker reads a part of its own, and what {then} have "
+            f"left unread cannot be divided among {now}. {resume}, after which any number works, or use a "
+            "stream (from_urls, from_iterable), which resumes with any"
         )
 
 
@@ -200,9 +192,9 @@ def _count(value: Any, below: int = sys.maxsize) -> int:
 
 
 def _of_another_rank(saved: Saved, keeps_parts: bool) -> Saved:
-    """Without what is of one process alone: the program's generator, seeds drawn from it, and parts.
+    """Without what belongs to one process: the program's generator, seeds drawn from it, and parts.
 
-    A map-style dataset is told what that of the other rank was: which samples come, its sampler says.
+    A map-style dataset gets the state of the other rank's: its sampler decides which samples come.
     """
     start, now = (
         {name: state for name, state in states.items() if name != DEFAULT}
@@ -214,7 +206,7 @@ def _of_another_rank(saved: Saved, keeps_parts: bool) -> Saved:
 def _check_agrees(then: dict[str, Any], whose: tuple[Any, Any], loader: Any, world: World) -> None:
     now = _describe(loader)
     if is_iterable(loader.dataset) or not leaves_default_alone(loader):
-        # Else all ranks draw one order, each its own part of it: a checkpoint of rank 0 will do for all.
+        # Otherwise all ranks draw one order, each its own part of it: a checkpoint of rank 0 works for all.
         then |= dict(zip(("rank", "world_size"), whose, strict=True))
         now |= {"rank": world.rank, "world_size": world.size}
     differences = [
@@ -237,7 +229,7 @@ def _describe(loader: Any) -> dict[str, Any]:
     sampler = innermost_sampler(loader)
     told["sampler"] = type(sampler).__qualname__
     if type(sampler).__module__.startswith("torch.utils.data"):
-        # Of another number another order would be drawn. A length of the user's own may change by epoch.
+        # With another number another order would be drawn. A length of a user's sampler may change by epoch.
         told["samples"] = len(sampler)
     return told
 

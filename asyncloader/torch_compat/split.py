@@ -1,7 +1,7 @@
 """``split_iterable``: an iterable dataset dealt exactly to workers and ranks; and a warning where none is.
 
-Only the worker sees whether the dataset asked for its number, and only the consumer's process can warn
-so that a person, or a filter, takes note: so the mark travels with the first batch of worker 0.
+Only the worker sees whether the dataset asked for its number, and only a warning in the consumer's process is
+shown and can be filtered: so a flag is sent with the first batch of worker 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from ..errors import Line
 from ..plan.topology import process_group, resolve_world
-from .stateful import is_stateful, pass_over, tell
+from .stateful import is_stateful, load_into, pass_over
 from .worker_info import WorkerInfo, get_worker_info, reading_world
 
 
@@ -44,7 +44,7 @@ class Split(IterableDataset[Any]):
             if isinstance(info, WorkerInfo):  # another loader's has torch's own
                 return info.rank, info.world_size
             reader = reading_world() if info is None else None
-            # A loader that does not deal takes an environment that makes no sense for none; here it counts.
+            # A loader that does not split ignores an inconsistent environment; here it is an error.
             if reader is not None and reader.origin != "alone":
                 return reader.rank, reader.size
         world = resolve_world(*self._given, lambda: process_group(sys.modules), os.environ)
@@ -78,10 +78,10 @@ class _Dealt:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._others = state["others"]
         if "dataset" in state:
-            tell(self._dataset, state["dataset"])
+            load_into(self._dataset, state["dataset"])
             self._items = iter(self._dataset)
         if "items" in state:
-            tell(self._items, state["items"])
+            load_into(self._items, state["items"])
 
 
 def split_iterable(

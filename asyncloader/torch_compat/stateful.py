@@ -1,7 +1,8 @@
-"""The user's own parts that can tell where they are, by ``state_dict`` and ``load_state_dict``.
+"""The user's own parts that have a state, by ``state_dict`` and ``load_state_dict``.
 
-Both a part and its iterator are asked, since either may hold the position. An iterator that is the part
-itself is asked once, and told after ``iter()``, which may begin it anew. So does torchdata's loader.
+The state of both a part and its iterator is saved, since either may hold the position. An iterator that is
+the part itself is saved once, and restored after ``iter()``, which may begin it anew. So does torchdata's
+loader.
 """
 
 from __future__ import annotations
@@ -25,34 +26,35 @@ from .adapt import is_iterable
 
 
 def is_stateful(part: Any) -> bool:
-    """Whether ``part`` can say where it is, and be told."""
+    """Whether ``part`` has both methods."""
     return callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None))
 
 
 @dataclass(frozen=True)
 class Unsaid:
-    """What a part raised that was asked where it is. It is raised where a loader's state needs the answer.
+    """What a part's ``state_dict`` raised. It is raised again if the loader's state is requested.
 
     Attributes:
-        error: As it travels, also within a process: the frames of one that is kept would keep an iterator.
+        error: As it is sent from a worker, also within a process: the frames of an error would keep an
+            iterator.
     """
 
     error: Dumped
 
     def told(self) -> Exception:
-        """The error, anew each time."""
+        """The error, a new one each time."""
         return load_error(self.error)
 
 
-#: What a part answered, pickled, or why it did not.
+#: What a part returned, pickled, or what it raised.
 Said: TypeAlias = bytes | Unsaid
 
 
 def where(owner: Any, iterator: Any) -> Said | None:
-    """Where ``owner`` and its iterator are; None if neither can say.
+    """The states of ``owner`` and its iterator; None if neither has one.
 
-    Pickled at once: what a ``state_dict`` returns may be the very dict that the part goes on to change.
-    Whoever iterates needs no state, so that one which takes arguments, fails or does not pickle is no error
+    Pickled at once: what a ``state_dict`` returns may be a dict that the part changes later. Iterating does
+    not need it, so that a ``state_dict`` which takes arguments, fails or does not pickle raises no error
     here.
     """
     told: dict[str, Any] = {}
@@ -83,28 +85,16 @@ def _place() -> str:
     return "in the loader" if info is None else f"in worker {object.__getattribute__(info, 'id')}"
 
 
-def tell_owner(owner: Any, state: Said) -> None:
-    """Tell ``owner``, before it is iterated, where to go on."""
-    told = _answered(state)
-    if "owner" in told:
-        tell(owner, told["owner"])
-
-
-def tell_iterator(iterator: Any, state: Said) -> None:
-    """Tell an iterator of its owner's where to go on."""
-    told = _answered(state)
-    if "iterator" in told:
-        tell(iterator, told["iterator"])
-
-
-def _answered(state: Said) -> dict[str, Any]:
+def tell_part(name: str, part: Any, state: Said) -> None:
+    """Have an ``"owner"``, before it is iterated, or its ``"iterator"`` continue from its part of a state."""
     assert isinstance(state, bytes), "a state that was loaded holds answers only"
-    told: dict[str, Any] = pickle.loads(state)
-    return told
+    states: dict[str, Any] = pickle.loads(state)
+    if name in states:
+        load_into(part, states[name])
 
 
-def tell(part: Any, state: Any) -> None:
-    """Have ``part`` go on from what its ``state_dict`` returned.
+def load_into(part: Any, state: Any) -> None:
+    """Have ``part`` continue from what its ``state_dict`` returned.
 
     Raises:
         ValueError: It takes no state.
@@ -120,22 +110,22 @@ def tell(part: Any, state: Any) -> None:
 def reopen(
     owner: Any, state: Said | None, open_new: Callable[[], Any], *, ended: bool, finished: bool = False
 ) -> Any:
-    """A new iterator of ``owner`` which goes on from ``state``.
+    """A new iterator of ``owner`` which continues from ``state``.
 
     Args:
         owner: What is iterated.
-        state: What ``where`` gave; None for the beginning.
+        state: What ``where`` returned; None for the beginning.
         open_new: Opens an iterator of ``owner``.
-        ended: Whether the iterator had come to its end when the state was asked for: nothing is left.
-        finished: Whether that pass was over: it is run to its end, and the iterator is of the next one.
+        ended: Whether the iterator was at its end when the state was taken: nothing is left.
+        finished: Whether that pass was over: it is read to its end, and the iterator is of the next one.
     """
     if state is None:
         return open_new()
-    tell_owner(owner, state)
+    tell_part("owner", owner, state)
     if ended:
         return open_new() if finished else iter(())
     iterator = open_new()
-    tell_iterator(iterator, state)
+    tell_part("iterator", iterator, state)
     if finished:
         run_out(iterator)
         iterator = open_new()
@@ -146,7 +136,7 @@ def reopen(
 
 
 def pass_over(iterator: Any, count: int) -> None:
-    """Draw ``count`` items, or what there is, and drop them."""
+    """Draw up to ``count`` items, and drop them."""
     deque(map(next, repeat(iterator, count)), 0)
 
 
@@ -157,9 +147,10 @@ def run_out(iterator: Any) -> None:
 
 # The generators that a loader of the torch kind draws from: which they are, and their states as text.
 #
-# torch's default generator belongs to the whole program, which draws from it between batches; one that was
-# given to the loader or its sampler is the loader's alone. So of the default one two states count, that from
-# which a pass drew its order and the present one; of the others the first, from which all the rest follows.
+# torch's default generator belongs to the whole program, which draws from it between batches; a generator
+# that was given to the loader or its sampler is used by the loader alone. So of the default one two states
+# count, that from which a pass drew its order and the present one; of the others the first, which determines
+# all later ones.
 
 #: The state of each generator, by what it is to the loader.
 States: TypeAlias = dict[str, torch.Tensor]
@@ -181,7 +172,7 @@ def generators_of(loader: Any) -> dict[str, torch.Generator]:
 
 
 def innermost_sampler(loader: Any) -> Any:
-    """What gives single indices, as far as torch's own classes tell; else what gives lists of them."""
+    """What yields single indices, as far as torch's own classes show; else what yields lists of them."""
     batch_sampler = loader.batch_sampler
     if type(batch_sampler) is BatchSampler:
         return batch_sampler.sampler
@@ -189,7 +180,7 @@ def innermost_sampler(loader: Any) -> Any:
 
 
 def leaves_default_alone(loader: Any) -> bool:
-    """Whether the order of a loader's indices surely does not hang on torch's default generator."""
+    """Whether the order of a loader's indices certainly does not depend on torch's default generator."""
     if is_iterable(loader.dataset):
         return True
     known = type(innermost_sampler(loader)) in (SequentialSampler, DistributedSampler)
@@ -223,10 +214,10 @@ def encode_states(states: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def decode_states(encoded: Mapping[str, str]) -> States:
-    """What ``encode_states`` was given.
+    """The inverse of ``encode_states``.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: A state cannot be decoded.
     """
     try:
         return {name: _unpack(base64.b64decode(text)) for name, text in encoded.items()}

@@ -1,11 +1,11 @@
-"""What goes to a worker by pickle, and what comes back, by name or by value.
+"""What is sent to a worker by pickle, and what is sent back, by name or by value.
 
 Laws:
 
-* To a forked worker goes nothing but indices: it has inherited the rest. To others, whatever pickle finds by
-  name goes by name, also what the main module defines, since such a worker has run that; what has no name
-  there (lambdas, local classes, all of a notebook) goes by value, by cloudpickle.
-* A class that went by value comes back as the very class that it was (``by_value``).
+* A forked worker is sent only indices: it has inherited everything else. Other workers are sent by name what
+  pickle finds by name, also what the main module defines, since such a worker has run that; what has no name
+  there (lambdas, local classes, all of a notebook) is sent by value, by cloudpickle.
+* A class that was sent by value comes back as the same class (``by_value``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import io
 import os
 import pickle
 import sys
-import threading
 import types
 from collections import ChainMap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.context import BaseContext
+from contextvars import ContextVar
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.resource_sharer import DupFd
 from operator import attrgetter
@@ -30,55 +29,49 @@ from typing import Any
 
 import cloudpickle
 import torch
-import torch.multiprocessing
 
 from ..workers.by_value import Homeward, Outward
 from ..workers.packing import Keep, Reducers, array_reducers, reduce_tensor
 
-# What multiprocessing and torch share between processes stays shared; other tensors go by our transport.
+# What multiprocessing and torch share between processes stays shared; other tensors are sent in our slots.
 #
-# torch moves every tensor that it sends into shared memory, with a descriptor for each. What it still sends
-# is what has to stay what it is: a user's tensors in shared memory or on a GPU, sparse ones, parameters.
+# torch moves every tensor that it sends into shared memory, with a descriptor for each. It still sends those
+# that must stay as they are: a user's tensors in shared memory or on a GPU, sparse ones, parameters.
 
 
-class _Waiting(threading.local):
-    """Descriptors in this process, made of shared tensors, which wait for whoever unpickles the rest."""
-
-    def __init__(self) -> None:
-        self.descriptors: list[DupFd] = []
-
-
-_waiting = _Waiting()
+# Descriptors of shared tensors that are being pickled: they stay open here until the receiver takes them.
+_pickled: ContextVar[list[DupFd]] = ContextVar("asyncloader_pickled_descriptors")
 
 
 @contextmanager
 def closing_descriptors() -> Iterator[None]:
-    """Have what is pickled meanwhile leave nothing open for others if it fails."""
-    outer, _waiting.descriptors = _waiting.descriptors, []
+    """Close the descriptors that are pickled within, if pickling fails: then they are not received."""
+    descriptors: list[DupFd] = []
+    token = _pickled.set(descriptors)
     try:
         yield
     except BaseException:
-        for descriptor in _waiting.descriptors:
+        for descriptor in descriptors:
             os.close(descriptor.detach())
         raise
     finally:
-        _waiting.descriptors = outer
+        _pickled.reset(token)
 
 
 def _reduce_descriptor(descriptor: DupFd) -> Any:
-    _waiting.descriptors.append(descriptor)
+    _pickled.get().append(descriptor)
     return descriptor.__reduce_ex__(5)
 
 
 SHARING: Reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]  # not in typeshed, nor public
-"""What multiprocessing and torch know of queues, locks and shared tensors."""
+"""How multiprocessing and torch pickle queues, locks and shared tensors."""
 
 DESCRIPTORS: Reducers = {DupFd: _reduce_descriptor}
-"""Notes descriptors for ``closing_descriptors``."""
+"""Records descriptors for ``closing_descriptors``."""
 
 
 def by_transport() -> Reducers:
-    """What has tensors and arrays go by the transport."""
+    """Reducers that send tensors and arrays in slots."""
     return {**array_reducers(), torch.Tensor: _reduce_tensor}
 
 
@@ -86,7 +79,7 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
     shared = SHARING[torch.Tensor]
     if tensor.requires_grad or tensor.device.type != "cpu" or tensor.layout != torch.strided:
         return shared(tensor)  # which refuses what has a graph
-    # Not the tensor, which takes ten times as long to say so.
+    # Of the storage: asking the tensor takes ten times as long.
     if tensor.untyped_storage().is_shared():
         return shared(tensor)
     return reduce_tensor(tensor, otherwise=shared)
@@ -96,9 +89,9 @@ _table: tuple[tuple[int, int], Reducers] = (0, 0), {}
 
 
 def plain_pickler(file: Any, keep: Keep) -> pickle.Pickler:
-    """The fast one, which sends all by name."""
+    """The fast one, which sends everything by name."""
     global _table
-    # To put the table together takes as long as to pickle a small batch.
+    # Making the table takes as long as pickling a small batch.
     registered = len(copyreg.dispatch_table), len(SHARING)
     if registered != _table[0]:
         _table = registered, {**copyreg.dispatch_table, **SHARING, **by_transport(), **DESCRIPTORS}
@@ -107,19 +100,8 @@ def plain_pickler(file: Any, keep: Keep) -> pickle.Pickler:
     return pickler
 
 
-def travels_by_pickle(context: BaseContext | None) -> bool:
-    """Whether workers of this start method get what they need by pickle."""
-    return actual_context(context).get_start_method() != "fork"
-
-
-def actual_context(context: BaseContext | None) -> BaseContext:
-    """The loader's, or the platform's."""
-    # torch.multiprocessing has taught multiprocessing's pickler what tensors are, by being imported.
-    return context if context is not None else torch.multiprocessing.get_context()
-
-
 class ByValue:
-    """Travels to a spawned worker by cloudpickle, and arrives as what it holds.
+    """Is sent to a spawned worker by cloudpickle, and arrives as what it holds.
 
     Args:
         held: What the worker gets.
@@ -131,12 +113,6 @@ class ByValue:
         self._held = held
         self._name = name
         self._given = given
-
-    def __repr__(self) -> str:
-        return repr(self._given)
-
-    def __str__(self) -> str:
-        return str(self._given)
 
     def __reduce__(self) -> Any:
         try:
@@ -165,16 +141,16 @@ def _culprit(given: Any, name: str) -> str:
 
 
 class _Sharing(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    """Knows what is shared.
+    """Uses the reducers of what is shared.
 
     Args:
-        file: Where the pickle goes.
-        keep: Says of a buffer whether it stays in there. Without it, tensors go as torch shares them.
+        file: The pickle is written to it.
+        keep: Whether a buffer stays in the pickle. Without it, tensors are sent as torch shares them.
     """
 
     def __init__(self, file: Any, keep: Keep | None = None) -> None:
         own = [DESCRIPTORS] if keep is None else [DESCRIPTORS, by_transport()]
-        # Before the pickler is made, which looks it up once. Live views of what is registered.
+        # Set before the pickler is made, which looks it up once. A live view of what is registered.
         self.dispatch_table = ChainMap(*own, SHARING, cloudpickle.Pickler.dispatch_table)
         super().__init__(file, 5, keep)
 
@@ -187,7 +163,7 @@ class OutwardPickler(Outward, _Sharing):
 
 
 class HomewardPickler(Homeward, _Sharing):
-    """By value, under a number, what came so."""
+    """Sends classes that came by value by their number."""
 
 
 def _worker_finds(obj: Any) -> bool:

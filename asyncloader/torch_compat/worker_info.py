@@ -1,4 +1,4 @@
-"""What a worker knows of itself: torch's ``get_worker_info()``, with rank and world size."""
+"""torch's ``get_worker_info()`` in a worker, with rank and world size."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _asked = False
 class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is untyped
     """torch's ``WorkerInfo`` (id, num_workers, seed, dataset), and which rank the worker works for.
 
-    To the source of a stream it says worker 0 of 1. A lane's source has the topology to find its part by, and
-    a library below it, which knows of workers only, would take a part of that part.
+    For the source of a stream it is worker 0 of 1. A lane's source finds its part by the topology, and a
+    library below it, which knows only of workers, would take a part of that part.
 
     Attributes:
         rank: Of the process that iterates the loader.
@@ -53,7 +53,7 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: int, world_size: int) -> None:
-    """Make this process a worker in the eyes of everybody who asks torch."""
+    """Make this process a worker for all code that asks torch."""
     global _asked
     set_worker_info(
         WorkerInfo(
@@ -64,7 +64,7 @@ def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: i
 
 
 class read_for:
-    """Have what runs in this context, in a process that is no worker, know for whom it reads.
+    """Set the world of the loader that reads in this context, in a process that is no worker.
 
     A class: ``contextmanager`` sets the traceback of an error, which one that is a frozen dataclass refuses.
     """
@@ -80,21 +80,21 @@ class read_for:
 
 
 def reading_world() -> World | None:
-    """For whom a loader without workers reads in this context; None where none does."""
+    """The world of the loader without workers that reads in this context; None if there is none."""
     return _reading.get()
 
 
 def worker_number() -> int:
-    """This worker's number, 0 where there are none; looking does not count as asking."""
+    """This worker's number, 0 outside of workers; this does not count as asking."""
     info = torch_worker_info()
     return 0 if info is None else int(object.__getattribute__(info, "id"))
 
 
 def is_first_worker() -> bool:
-    """Whether this process is worker 0; looking does not count as asking."""
+    """Whether this process is worker 0; this does not count as asking."""
     return torch_worker_info() is not None and worker_number() == 0
 
 
 def was_asked() -> bool:
-    """Whether somebody in this process has read its worker's number, or how many there are."""
+    """Whether code in this process has read its worker's number, or how many there are."""
     return _asked

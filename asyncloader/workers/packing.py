@@ -2,14 +2,14 @@
 
 Laws:
 
-* Pickle's protocol 5 does the walking. What is not a plain CPU tensor or an array goes the way pickle
-  sends it; a type that plain pickle does not know (a class or a lambda of ``__main__``) is sent by value,
-  by cloudpickle.
+* Pickle's protocol 5 walks the object. What is not a plain CPU tensor or an array is sent as pickle sends it;
+  a type that plain pickle does not know (a class or a lambda of ``__main__``) is sent by value, by
+  cloudpickle.
 * A tensor or an array of ``LEAST_BYTES`` or more is laid out on its own, aligned, and read back without a
   copy; where the batch was made in its slot, it stays where it is. Smaller ones are copied on the way out:
   keeping a batch's labels must not keep the pages of its images.
-* The rest is one pickle stream. Up to a limit it goes with the message itself, so that a small batch needs no
-  shared memory at all.
+* All else is one pickle stream. Up to a limit it is sent with the message itself, so that a small batch needs
+  no shared memory at all.
 * Values are kept; sharing is kept where the same object occurs twice, but two views of one storage come
   back as two tensors.
 * Loading trusts the sender: it is a process that this library started.
@@ -23,7 +23,8 @@ import struct
 import sys
 from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ from .by_value import Homeward
 if TYPE_CHECKING:
     import torch
 
+    from .slots import OpenSlot
+
 # How arrays and tensors are pickled to be read in place: as a buffer, and what is over it.
 
 Reducers: TypeAlias = dict[type, Callable[[Any], Any]]
@@ -41,7 +44,7 @@ Reducers: TypeAlias = dict[type, Callable[[Any], Any]]
 
 
 def array_reducers() -> Reducers:
-    """What has large arrays and tensors stay out of the stream; those of torch only where it is imported."""
+    """Reducers that keep large arrays and tensors out of the stream; torch's only where it is imported."""
     torch = sys.modules.get("torch")
     return _REDUCERS if torch is None else {torch.Tensor: reduce_tensor, **_REDUCERS}
 
@@ -51,14 +54,14 @@ def reduce_tensor(tensor: torch.Tensor, otherwise: Callable[[torch.Tensor], Any]
 
     Args:
         tensor: Anything of that class.
-        otherwise: What is asked for those that have more to them than elements; pickle's own way by default.
+        otherwise: Called for those that have more to them than elements; pickle's own way by default.
     """
     otherwise = otherwise or _reduce_by_pickle
     if tensor.__dict__ or any(getattr(tensor, "names", ())):  # newer torch has no named tensors
         return otherwise(tensor)
     try:
-        # Refuses all but strided elements on the CPU, of a dtype that numpy knows and without a graph. In
-        # torch's own terms the same takes ten times as long, most of what sending a small batch would cost.
+        # Refuses all but strided elements on the CPU, of a dtype that numpy knows and without a graph. The
+        # same checks by torch take ten times as long, most of what sending a small batch would cost.
         array = tensor.numpy()
     except (RuntimeError, TypeError):
         return _reduce_other(tensor, otherwise)
@@ -135,27 +138,11 @@ _MOST_INLINE_BYTES = 3 << 10
 _HEAD = struct.Struct("<QQ")
 
 
-class PackedBatch(Protocol):
-    """The slot that a batch was made in.
-
-    Attributes:
-        size_bytes: How large it is.
-        used_bytes: How much of it was taken, from its beginning.
-    """
-
-    size_bytes: int
-    used_bytes: int
-
-    def place_of(self, buffer: memoryview) -> int | None:
-        """Where in it a buffer lies; None if it does not."""
-        ...
-
-
 class Packed:
     """An object taken apart, ready to be sent. It refers to the object's memory.
 
-    Written once: each part is let go of as soon as it is copied, so that of a large batch which nobody else
-    holds there never are two.
+    Written once: each part is released as soon as it is copied. So a large batch without other references
+    never exists twice.
 
     Args:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
@@ -164,8 +151,8 @@ class Packed:
         most_inline_bytes: How long a message may be that goes without shared memory.
 
     Attributes:
-        message: What goes with the message; empty if that is not enough to be worth it, or too much.
-        at: Where in shared memory that lies which would be the message.
+        message: What is sent with the message; empty if it is too long for that.
+        at: Where in shared memory the message lies if it is too long.
         slot_bytes: What has to lie in shared memory; 0 if nothing has to.
         size_bytes: Message and shared memory together.
         stays: Whether some of it lies in ``made``, and there is room for all.
@@ -175,7 +162,7 @@ class Packed:
         self,
         stream: Sequence[Any],
         buffers: Sequence[memoryview],
-        made: PackedBatch | None,
+        made: OpenSlot | None,
         most_inline_bytes: int = _MOST_INLINE_BYTES,
     ) -> None:
         self._most_inline_bytes = most_inline_bytes
@@ -218,13 +205,13 @@ class Packed:
         return not self._to_copy
 
     def write(self, target: Bytes) -> None:
-        """Copy to ``target``, of at least ``slot_bytes``, what has to lie there, and let go of it."""
+        """Copy to ``target``, of at least ``slot_bytes``, what has to lie there, and release it."""
         while self._to_copy:
             start, piece = self._to_copy.popleft()
             _copy(target[start : start + len(piece)], piece)
 
 
-def pack(batch: object, made: PackedBatch | None = None) -> Packed:
+def pack(batch: object, made: OpenSlot | None = None) -> Packed:
     """Take ``batch`` apart.
 
     Args:
@@ -237,41 +224,26 @@ def pack(batch: object, made: PackedBatch | None = None) -> Packed:
     return Packed(*take_apart(batch), made)
 
 
-def take_apart(batch: object) -> tuple[list[Any], list[memoryview]]:
+def take_apart(
+    batch: object, make_pickler: Callable[[Any, Keep], pickle.Pickler] | None = None
+) -> tuple[list[Any], list[memoryview]]:
     """The pickle stream of ``batch``, in pieces, and the large memory that is not in it.
+
+    Args:
+        batch: Anything.
+        make_pickler: Called with a file and a ``buffer_callback``, both of which the pickler has to use; it
+            needs ``array_reducers``. By default plain pickle, and cloudpickle where that fails.
 
     Raises:
         Exception: What pickle raises for something that cannot be sent.
     """
-    try:
-        return _take_apart_by(_plain, batch)
-    except Exception:
-        # The slower pickler also knows what lives in __main__, and names what it cannot send.
-        return _take_apart_by(_homeward, batch)
-
-
-def pack_by(
-    make_pickler: Callable[[Any, Keep], pickle.Pickler],
-    batch: object,
-    made: PackedBatch | None,
-    most_inline_bytes: int = _MOST_INLINE_BYTES,
-) -> Packed:
-    """Take ``batch`` apart by a pickler of the caller's.
-
-    Args:
-        make_pickler: Called with a file and a ``buffer_callback``, both of which the pickler has to use. What
-            has to go by ``array_reducers``, it must know of.
-        batch: Anything.
-        made: The slot that some of its memory may lie in.
-        most_inline_bytes: See ``Packed``.
-    """
-    return Packed(*_take_apart_by(make_pickler, batch), made, most_inline_bytes)
-
-
-def _take_apart_by(
-    make_pickler: Callable[[Any, Keep], pickle.Pickler], batch: object
-) -> tuple[list[Any], list[memoryview]]:
-    sink = _BufferSink()
+    if make_pickler is None:
+        try:
+            return take_apart(batch, _plain)
+        except Exception:
+            # The slower pickler also knows what lives in __main__, and names what it cannot send.
+            return take_apart(batch, _homeward)
+    pieces: list[Any] = []
     buffers: list[memoryview] = []
 
     def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
@@ -281,8 +253,9 @@ def _take_apart_by(
         buffers.append(raw)
         return False
 
-    make_pickler(sink, stays_in_stream).dump(batch)
-    return sink.pieces, buffers
+    # Not a file that joins what is written: pickle passes large ``bytes`` themselves, uncopied.
+    make_pickler(SimpleNamespace(write=pieces.append), stays_in_stream).dump(batch)
+    return pieces, buffers
 
 
 def unpack(message: memoryview | bytes, source: Bytes, at: int = 0) -> Any:
@@ -306,7 +279,7 @@ def unpack(message: memoryview | bytes, source: Bytes, at: int = 0) -> Any:
 
 
 def _copy(target: Bytes, source: Any) -> None:
-    # numpy lets go of the interpreter lock while it copies; a memoryview would stall a job's event loop.
+    # numpy releases the interpreter lock while it copies; a memoryview would block a job's event loop.
     target[:] = np.frombuffer(source, np.uint8)
 
 
@@ -321,11 +294,3 @@ def _homeward(file: Any, keep: Keep) -> pickle.Pickler:
     pickler: Any = Homeward(file, protocol=5, buffer_callback=keep)
     pickler.dispatch_table = ChainMap(array_reducers(), pickler.dispatch_table)
     return cast("pickle.Pickler", pickler)
-
-
-class _BufferSink:
-    """A file that keeps what is written: pickle hands over large ``bytes`` themselves, uncopied."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Any] = []
-        self.write = self.pieces.append

@@ -6,16 +6,16 @@ Laws:
   descriptor, so a slot costs no descriptor, has no name, and is gone when its last process is.
 * A slot is lent for one batch. Whatever is built over it refers, through however many views, to one
   *lease*; when that is collected the slot is free again, and not before.
-* A lease may die in any thread and in the middle of a garbage collection: its death takes no lock, it
-  appends to a deque. The freed slots are told to the worker with the next credit.
-* A batch may be made in a free slot, and is sent only if nothing of it is held in the worker any more: what
-  user code keeps of it, and may write to, is not what the parent reads.
-* A process that the user forks may go on reading what was lent when it was forked, and its end tells nobody
-  here: such a slot is not used again.
+* A lease may be collected in any thread and in the middle of a garbage collection: that takes no lock, it
+  appends to a deque. The next credit names the freed slots to the worker.
+* A batch may be made in a free slot, and is sent in it only if the worker holds no reference to it any more:
+  what user code keeps, and may write to, is not what the parent reads.
+* A process that the user forks may continue to read what was lent when it was forked, and this process does
+  not see when it ends: such a slot is not used again.
 * The worker never waits for a slot. It takes a free one or makes one, so a user who keeps every batch
-  costs memory, not a deadlock; what is free beyond the need is given back to the kernel.
-* Free slots are bounded in number and in bytes. One that is larger than all of them may be is emptied as
-  its lease dies, in the parent: the worker learns of it only with the next credit, a batch later.
+  costs memory, not a deadlock; surplus free slots are given back to the kernel.
+* Free slots are bounded in number and in bytes. One that exceeds the bound alone is emptied by the parent as
+  its lease is collected: the worker hears of it only with the next credit, a batch later.
 """
 
 from __future__ import annotations
@@ -75,11 +75,6 @@ def unmap(address: int, size_bytes: int) -> None:
     _libc().munmap(address, size_bytes)
 
 
-def empty(address: int, size_bytes: int) -> None:
-    """Give the pages of a shared mapping back to the kernel, for all who map them; they read as zeros."""
-    _libc().madvise(address, size_bytes, _MADV_REMOVE)
-
-
 def die_with_parent(signal_number: int) -> None:
     """Have the kernel send this process ``signal_number`` when its parent ends, however it ends."""
     _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
@@ -106,14 +101,14 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
-# Pages of shared memory, and who has something over them.
+# Pages of shared memory, and the leases that keep them in use.
 
 NOTHING: Bytes = np.empty(0, np.uint8)
-"""What is lent of no slot."""
+"""The memory of slot 0, which stands for none."""
 
 
 class Pages:
-    """A memfd's pages, mapped for as long as anybody refers to them."""
+    """A memfd's pages, mapped as long as something refers to this."""
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         address = map_shared(descriptor, size_bytes)
@@ -124,8 +119,8 @@ class Pages:
         weakref.finalize(self, unmap, address, size_bytes).atexit = False
 
     def empty(self) -> None:
-        """Give the memory back to the kernel, until something is written again. Nothing lies over it."""
-        empty(self.address, self.size_bytes)
+        """Give the memory back to the kernel, for all who map it; it reads as zeros. Nothing lies over it."""
+        _libc().madvise(self.address, self.size_bytes, _MADV_REMOVE)
 
     def lend(self) -> tuple[Bytes, Any]:
         """The pages as an array, and the lease that lives as long as something is built over them.
@@ -139,12 +134,12 @@ class Pages:
 
 
 class OpenSlot:
-    """A slot that a batch is made in: a ``Lender``, and the packing's ``Made``.
+    """A slot that a batch is made in; it lends memory to collation (``blocks.memory.Lender``).
 
     Attributes:
         slot: Its id.
-        size_bytes: See ``Made``.
-        used_bytes: See ``Made``.
+        size_bytes: How large it is.
+        used_bytes: How much of it was taken, from its beginning.
     """
 
     def __init__(self, slot: int, pages: Pages) -> None:
@@ -164,13 +159,13 @@ class OpenSlot:
         return self._memory[start : self.used_bytes]
 
     def place_of(self, buffer: memoryview) -> int | None:
-        """See ``Made``."""
+        """Where in it a buffer lies; None if it does not."""
         address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
         start = address - self.pages.address
         return start if 0 <= start < self.used_bytes else None
 
     def close(self) -> bool:
-        """Lend no more; says whether nothing lies over it any longer."""
+        """Stop lending; returns whether nothing lies over it any more."""
         self._memory = NOTHING
         return self._lease() is None
 
@@ -180,7 +175,7 @@ _SMALLEST_BYTES = 64 << 10
 
 
 class _Watched(weakref.ref[Any]):
-    """A reference to a lease, which knows what was lent; ``finalize`` costs five times as much."""
+    """A reference to a lease, with what was lent; ``finalize`` costs five times as much."""
 
     __slots__ = ("forks", "pages", "slot")
     slot: int
@@ -221,7 +216,7 @@ class InboundSlots:
         return len(self._pages)
 
     def __contains__(self, slot: int) -> bool:
-        """Whether something can be lent of it, if only nothing."""
+        """Whether it can be lent; slot 0 always can."""
         return not slot or slot in self._pages
 
     def add(self, slot: int, descriptor: int) -> None:
@@ -273,7 +268,7 @@ def _take_return(
         return
     if lease.pages.size_bytes > spare_bytes:
         if os.getpid() != owner:
-            return  # what dies in a process forked by the user may still be in use here
+            return  # what is collected in a process forked by the user may still be in use in its parent
         lease.pages.empty()
     freed.append(lease.slot)
 
@@ -282,9 +277,9 @@ class Filled(NamedTuple):
     """Where a batch is.
 
     Attributes:
-        slot: The slot, 0 if none is needed.
+        slot: The slot; 0 if none is needed.
         descriptor: The slot's, if it is a new one: the caller sends and closes it.
-        dropped: Slots that the parent is to forget before.
+        dropped: Slots that the parent has to forget first.
     """
 
     slot: int
@@ -322,7 +317,7 @@ class OutboundSlots:
         """Write to a slot what of ``packed`` has to lie in one.
 
         Args:
-            packed: Nothing else of the batch is held here, but for what user code keeps of it.
+            packed: The batch; nothing else refers to it here, except what user code keeps of it.
             opened: The slot that it was made in.
         """
         if opened is not None and packed.stays and opened.close():
@@ -343,7 +338,7 @@ class OutboundSlots:
             if opened.close():
                 self._free[opened.slot] = opened.pages
             else:
-                # It belongs to whoever keeps something in it, and will do so again: a slot for each batch.
+                # User code keeps something in it, and will again: each batch would cost a slot.
                 dropped.append(opened.slot)
                 self._are_kept = True
         return Filled(slot, descriptor, dropped)
@@ -427,8 +422,8 @@ def _rounded(size_bytes: int) -> int:
 
 # What all workers of a pool are given alike: stored once, and mapped by each of them.
 #
-# Large buffers of it, such as the columns of an index, are pages that the workers share for as long as none
-# of them writes there; whoever does has its own copy of that page.
+# Large buffers of it, such as the columns of an index, are pages that the workers share as long as none of
+# them writes there; a worker that does gets its own copy of that page.
 
 
 class SharedStore:
@@ -466,7 +461,7 @@ class SharedStore:
             return os.dup(self._descriptor)
 
     def close(self) -> None:
-        """Let go of it; whoever has a duplicate keeps that. Idempotent, from any thread."""
+        """Close it; duplicates stay open. Idempotent, from any thread."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -476,8 +471,8 @@ class SharedStore:
 def load_shared(descriptor: int) -> Any:
     """What was stored, over the pages of the memfd; closes the descriptor."""
     try:
-        # Private: a user's function may write to an array that it refers to. And nothing is read by the
-        # descriptor: its duplicates have one place in the file, which other workers would move.
+        # Private: a user's function may write to an array that it refers to. And not read through the
+        # descriptor: its duplicates share one position in the file, which other workers would move.
         mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
     finally:
         os.close(descriptor)

@@ -71,7 +71,7 @@ def test_an_exception_of_a_signals_handler_while_results_are_awaited_leaves_noth
     for nth in range(1, 200):
         with testing.check_leaks(within_s=10), al.DataLoader(Squares(), 2, num_workers=2) as loader:
             try:
-                interrupted_at(nth, partial(list, loader), within="Results.get")
+                interrupted_at(nth, partial(list, loader), within="LinkContext.get")
             except Interrupt as interrupt:
                 interrupt.__traceback__ = None
                 is_over = False

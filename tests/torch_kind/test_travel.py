@@ -267,11 +267,15 @@ def test_a_stream_leaves_the_classes_of_its_batches_as_they_are(tmp_path: Path) 
 @pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*pipe:UserWarning")
 @pytest.mark.filterwarnings("ignore:(Lambda|Local) function is not supported by pickle:UserWarning")
-def test_a_data_pipe_with_a_lambda_travels_by_value(method: str) -> None:
+def test_a_data_pipe_and_the_function_of_its_workers_travel_by_value(
+    method: str,
+) -> None:
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     pipe = IterableWrapper(range(8)).map(lambda number: 10 * number).sharding_filter()
-    loader = al.DataLoader(pipe, 2, num_workers=2, multiprocessing_context=method)
+    loader = al.DataLoader(
+        pipe, 2, num_workers=2, multiprocessing_context=method, worker_init_fn=lambda worker: None
+    )
     assert sorted(number for batch in loader for number in batch.tolist()) == list(range(0, 80, 10))
 
 
