@@ -1,86 +1,67 @@
-"""What the audit of a stream is told of its recipe: which samples there are, and which need not come."""
+"""What the audit of a stream records of its dataset: which samples exist, and which may be missing."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from time import time
-from typing import Any
 
 from ..observe.audit import AuditedSource, Begin, Contents, Recording, write_contents
 from ..pipeline.components import Composed, Recipe
 from ..pipeline.filter import Filter, FilterBatches
 from ..pipeline.mixture import Mixture
-from ..pipeline.op import Op, shown
+from ..pipeline.op import shown
 from ..pipeline.shards import Shards
 from ..pipeline.take import Repeat, Take
 from ..pipeline.zipped import Zipped
 from ..plan.lanes import Cursor
-from ..plan.states import without
-from ..plan.topology import World
 from ..stores.expanding import expand_home
 from ..stores.urls import redact
+from .kind import StreamOptions
 
 
-def open_recording(
-    folder: str | os.PathLike[str],
-    recipe: Recipe,
-    described: Mapping[str, Any],
-    world: World,
-    cursor: Cursor,
-    workers: int,
-    skips: bool,
-) -> Recording:
+def open_recording(options: StreamOptions, cursor: Cursor) -> Recording:
     """Begin to record a pass.
 
     Args:
-        folder: Of the audit; made if there is none.
-        recipe: What is read.
-        described: What a state of it says of the recipe: tells one loader's files from another's.
-        world: The rank.
+        options: What is read, and by which rank; they name the folder, which is made if it does not exist.
         cursor: Where the pass begins.
-        workers: How many read it.
-        skips: Whether samples may be skipped.
 
     Raises:
         ValueError: The folder or a file in it cannot be made or written.
     """
-    place, name = expand_home(os.fspath(folder)), _digest_of(described)
-    told, untold = _reasons(recipe, described, cursor.epoch, skips)
+    recipe, world = options.recipe, options.world
+    assert options.audit is not None
+    place = expand_home(os.fspath(options.audit))
+    # The digest omits what may change between two runs: what an index adds, sizes of shards, their place.
+    name = options.digest({"contents_sha256", "sizes_sha256", "places_sha256"}.__contains__)[:12]
+    named, unnamed = _reasons(options, cursor.epoch)
     begin = Begin(
         id=uuid.uuid4().hex[:16],
         began=time(),
         epoch=cursor.epoch,
         rank=world.rank,
         world_size=world.size,
-        workers=workers,
+        workers=options.num_workers,
         lanes={lane: row.batches for lane, row in cursor.turns()},
         all_lanes=[*cursor.lanes],
-        leaves_out=[*told, *untold],
-        tells=told,
+        leaves_out=[*named, *unnamed],
+        tells=named,
     )
     try:
         os.makedirs(place, exist_ok=True)
         contents_path = os.path.join(place, f"{name}.json")
         # The same on all ranks, so one of them writes it, and not anew after a restart.
         if world.rank == 0 and not os.path.exists(contents_path):
-            write_contents(contents_path, Contents(dict(described), [*_parts_of(recipe, (), "", 1)]))
+            write_contents(contents_path, Contents(options.described, [*_parts_of(recipe, (), "", 1)]))
         return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
     except OSError as error:
         raise ValueError(
             "audit should be a folder where each rank can make files and append to them, but got "
-            f"audit={os.fspath(folder)!r}, and {error.filename or place} cannot be written: "
+            f"audit={place!r}, and {error.filename or place} cannot be written: "
             f"{error.strerror}; name another folder, or make this one writable"
         ) from error
-
-
-def _digest_of(described: Mapping[str, Any]) -> str:
-    # Without what may change between two runs: what an index adds, sizes of shards, where they lie.
-    lasting = without(described, {"contents_sha256", "sizes_sha256", "places_sha256"}.__contains__)
-    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _parts_of(
@@ -107,35 +88,27 @@ def _parts_of(
         yield AuditedSource(component, name, None, None, repetitions)
 
 
-def _reasons(
-    recipe: Recipe, described: Mapping[str, Any], epoch: int, skips: bool
-) -> tuple[list[str], list[str]]:
-    """What may be why a sample does not come: who tells of each that it is, and who does not."""
-    told = [*map(shown, _ops_of(recipe, (Filter, FilterBatches)))]
-    told += ["drop_last"] if described.get("drop_last") else []
-    untold = [*_sources_that_leave_out(recipe, epoch), *map(shown, _ops_of(recipe, (Take,)))]
-    untold += ["on_error=SkipErrors(...)"] if skips else []
-    return told, untold
+def _reasons(options: StreamOptions, epoch: int) -> tuple[list[str], list[str]]:
+    """Why a sample may be missing: operators that record each one, and operators and sources that do not."""
+    named = ["drop_last"] if options.described.get("drop_last") else []
+    unnamed = ["on_error=SkipErrors(...)"] if options.skips is not None else []
+    for part in _followed(options.recipe):
+        source = part.source
+        named += [shown(op) for op in part.ops if isinstance(op, Filter | FilterBatches)]
+        unnamed += [shown(op) for op in part.ops if isinstance(op, Take)]
+        if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
+            unnamed.append(f"mix(stop={source.stop!r})")
+        if isinstance(source, Zipped) and not source.strict:
+            unnamed.append("zip_datasets(strict=False)")
+        if isinstance(source, Shards) and source.selection.filters is not None:
+            unnamed.append("filters=")
+    return named, unnamed
 
 
 def _followed(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe, and the components whose samples are followed."""
+    """The dataset, and the components whose samples are followed."""
     source = recipe.source
     if isinstance(source, Composed):
         for part in source.recipes[:1] if isinstance(source, Zipped) else source.recipes:
             yield from _followed(part)
     yield recipe
-
-
-def _ops_of(recipe: Recipe, kinds: tuple[type[Op], ...]) -> Iterator[Op]:
-    return (op for part in _followed(recipe) for op in part.ops if isinstance(op, kinds))
-
-
-def _sources_that_leave_out(recipe: Recipe, epoch: int) -> Iterator[str]:
-    for source in (part.source for part in _followed(recipe)):
-        if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
-            yield f"mix(stop={source.stop!r})"
-        if isinstance(source, Zipped) and not source.strict:
-            yield "zip_datasets(strict=False)"
-        if isinstance(source, Shards) and source.selection.filters is not None:
-            yield "filters="
