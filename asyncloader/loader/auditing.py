@@ -1,14 +1,11 @@
-"""What the audit of a stream records of its dataset: which samples there are, and which may not come."""
+"""What the audit of a stream records of its dataset: which samples exist, and which may be missing."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from time import time
-from typing import Any
 
 from ..observe.audit import AuditedSource, Begin, Contents, Recording, write_contents
 from ..pipeline.components import Composed, Recipe
@@ -19,44 +16,34 @@ from ..pipeline.shards import Shards
 from ..pipeline.take import Repeat, Take
 from ..pipeline.zipped import Zipped
 from ..plan.lanes import Cursor
-from ..plan.states import without
-from ..plan.topology import World
 from ..stores.expanding import expand_home
 from ..stores.urls import redact
+from .kind import StreamOptions
 
 
-def open_recording(
-    folder: str | os.PathLike[str],
-    dataset: Recipe,
-    described: Mapping[str, Any],
-    world: World,
-    cursor: Cursor,
-    workers: int,
-    skips: bool,
-) -> Recording:
+def open_recording(options: StreamOptions, cursor: Cursor) -> Recording:
     """Begin to record a pass.
 
     Args:
-        folder: Of the audit; created if there is none.
-        dataset: The dataset that is read.
-        described: What a state of it says of the dataset: distinguishes the files of several loaders.
-        world: The rank.
+        options: What is read, and by which rank; they name the folder, which is made if it does not exist.
         cursor: Where the pass begins.
-        workers: How many read it.
-        skips: Whether samples may be skipped.
 
     Raises:
-        ValueError: The folder or a file in it cannot be created or written.
+        ValueError: The folder or a file in it cannot be made or written.
     """
-    place, name = expand_home(os.fspath(folder)), _digest_of(described)
-    named, unnamed = _reasons(dataset, described, cursor.epoch, skips)
+    recipe, world = options.recipe, options.world
+    assert options.audit is not None
+    place = expand_home(os.fspath(options.audit))
+    # The digest omits what may change between two runs: what an index adds, sizes of shards, their place.
+    name = options.digest({"contents_sha256", "sizes_sha256", "places_sha256"}.__contains__)[:12]
+    named, unnamed = _reasons(options, cursor.epoch)
     begin = Begin(
         id=uuid.uuid4().hex[:16],
         began=time(),
         epoch=cursor.epoch,
         rank=world.rank,
         world_size=world.size,
-        workers=workers,
+        workers=options.num_workers,
         lanes={lane: row.batches for lane, row in cursor.turns()},
         all_lanes=[*cursor.lanes],
         leaves_out=[*named, *unnamed],
@@ -67,38 +54,32 @@ def open_recording(
         contents_path = os.path.join(place, f"{name}.json")
         # The same on all ranks, so one of them writes it, and not anew after a restart.
         if world.rank == 0 and not os.path.exists(contents_path):
-            write_contents(contents_path, Contents(dict(described), [*_parts_of(dataset, (), "", 1)]))
+            write_contents(contents_path, Contents(options.described, [*_parts_of(recipe, (), "", 1)]))
         return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
     except OSError as error:
         raise ValueError(
-            "audit should be a folder where each rank can create files and append to them, but got "
-            f"audit={os.fspath(folder)!r}, and {error.filename or place} cannot be written: "
+            "audit should be a folder where each rank can make files and append to them, but got "
+            f"audit={place!r}, and {error.filename or place} cannot be written: "
             f"{error.strerror}; name another folder, or make this one writable"
         ) from error
 
 
-def _digest_of(described: Mapping[str, Any]) -> str:
-    # Without what may change between two runs: what an index adds, sizes of shards, their places.
-    lasting = without(described, {"contents_sha256", "sizes_sha256", "places_sha256"}.__contains__)
-    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:12]
-
-
 def _parts_of(
-    dataset: Recipe, component: tuple[int, ...], name: str, outer: int | None
+    recipe: Recipe, component: tuple[int, ...], name: str, outer: int | None
 ) -> Iterator[AuditedSource]:
-    """The sources whose samples are recorded, with how often each of them comes."""
+    """The sources that samples are recorded of, with how often each of them comes."""
     repetitions = outer
-    for op in dataset.ops:
+    for op in recipe.ops:
         if isinstance(op, Repeat):
             repetitions = None if op.times is None or repetitions is None else repetitions * op.times
-    source = dataset.source
+    source = recipe.source
     if isinstance(source, Composed):
         if isinstance(source, Mixture) and source.stop == "repeat":
             repetitions = None
         for number, (inner, part) in enumerate(zip(source.names, source.recipes, strict=True)):
             yield from _parts_of(part, (*component, number), f"{name}/{inner}".lstrip("/"), repetitions)
             if isinstance(source, Zipped):
-                return  # samples of the others are not recorded: each belongs to one of the first
+                return  # each of the others goes with the sample of the first that it was put together with
     elif isinstance(source, Shards):
         counts = source.checks.counts()
         shards = [redact(url) for url in source.urls]
@@ -107,33 +88,27 @@ def _parts_of(
         yield AuditedSource(component, name, None, None, repetitions)
 
 
-def _reasons(
-    dataset: Recipe, described: Mapping[str, Any], epoch: int, skips: bool
-) -> tuple[list[str], list[str]]:
-    """What may leave samples out: what names each that it leaves out, and what does not."""
-    ops = [op for part in _followed(dataset) for op in part.ops]
-    named = [shown(op) for op in ops if isinstance(op, Filter | FilterBatches)]
-    named += ["drop_last"] if described.get("drop_last") else []
-    unnamed = [*_sources_that_leave_out(dataset, epoch)]
-    unnamed += [shown(op) for op in ops if isinstance(op, Take)]
-    unnamed += ["on_error=SkipErrors(...)"] if skips else []
+def _reasons(options: StreamOptions, epoch: int) -> tuple[list[str], list[str]]:
+    """Why a sample may be missing: operators that record each one, and operators and sources that do not."""
+    named = ["drop_last"] if options.described.get("drop_last") else []
+    unnamed = ["on_error=SkipErrors(...)"] if options.skips is not None else []
+    for part in _followed(options.recipe):
+        source = part.source
+        named += [shown(op) for op in part.ops if isinstance(op, Filter | FilterBatches)]
+        unnamed += [shown(op) for op in part.ops if isinstance(op, Take)]
+        if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
+            unnamed.append(f"mix(stop={source.stop!r})")
+        if isinstance(source, Zipped) and not source.strict:
+            unnamed.append("zip_datasets(strict=False)")
+        if isinstance(source, Shards) and source.selection.filters is not None:
+            unnamed.append("filters=")
     return named, unnamed
 
 
-def _followed(dataset: Recipe) -> Iterator[Recipe]:
+def _followed(recipe: Recipe) -> Iterator[Recipe]:
     """The dataset, and the components whose samples are followed."""
-    source = dataset.source
+    source = recipe.source
     if isinstance(source, Composed):
         for part in source.recipes[:1] if isinstance(source, Zipped) else source.recipes:
             yield from _followed(part)
-    yield dataset
-
-
-def _sources_that_leave_out(dataset: Recipe, epoch: int) -> Iterator[str]:
-    for source in (part.source for part in _followed(dataset)):
-        if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
-            yield f"mix(stop={source.stop!r})"
-        if isinstance(source, Zipped) and not source.strict:
-            yield "zip_datasets(strict=False)"
-        if isinstance(source, Shards) and source.selection.filters is not None:
-            yield "filters="
+    yield recipe

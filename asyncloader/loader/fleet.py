@@ -1,13 +1,13 @@
-"""The workers of a pass as one stream, which lanes each of them reads, and the notes beside their batches."""
+"""The workers of a pass as one stream: which lanes each of them reads, and the notes beside their batches."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from ..blocks import Place
 from ..errors import SkipBudgetError, WorkerDiedError, users_level
@@ -21,15 +21,15 @@ from ..plan.lanes import Cursor, Deal, Rotation
 from ..workers import AnyPool, AnyWorker, wait_any, wait_any_async
 from ..workers import Job as WorkerJob
 
-# A worker's post: which lanes whoever holds it carries, how far they were received, and who comes next.
+# The lanes of each worker, how far they were received, and what happens when the worker dies.
 #
 # Laws:
 #
-# * What a worker has sent whole is received, whatever became of it. Whoever replaces it goes on behind that:
-#   the batches are the same, whoever is killed.
-# * What user code raises is raised, and never tried again.
-# * A worker that dies before it has sent anything, where another one has died, is an error: it is the
-#   sample.
+# * What a worker has sent whole is received, also if the worker has died since. Its replacement goes on
+#   behind that: the batches are the same, whichever worker is killed.
+# * What user code raises is raised, and never retried.
+# * A worker that dies before it has sent anything, where another one has died, is an error: the sample kills
+#   it.
 
 # Samples in a message, of a mixture of many components.
 _MOST_NAMED = 4
@@ -37,35 +37,16 @@ _MOST_NAMED = 4
 _log = logging.getLogger("asyncloader.workers")
 
 
-class Restarts:
-    """How many workers of a pass may be replaced.
-
-    Args:
-        most: In the whole pass.
-        counters: Counts them.
-    """
-
-    def __init__(self, most: int, counters: Meter) -> None:
-        self.most = most
-        self._counters = counters
-
-    def take(self) -> bool:
-        """Count one; False if there were as many as may be."""
-        if self._counters.worker_restarts >= self.most:
-            return False
-        self._counters.worker_restarts += 1
-        return True
-
-
 class WorkerLanes:
-    """One worker's post.
+    """The lanes of one worker, and how far their batches were received.
 
     Args:
         number: The worker's, in its pool.
         pool: Has started the first one.
         job: What the first one does.
         make_job: Makes the job of a worker that opens lanes at other rows.
-        restarts: Those of the pass.
+        most_restarts: How many workers of the pass may be replaced.
+        counters: Count those that were.
     """
 
     def __init__(
@@ -74,23 +55,22 @@ class WorkerLanes:
         pool: AnyPool[AnyWorker],
         job: LanesJob,
         make_job: Callable[[Turns], WorkerJob],
-        restarts: Restarts,
+        most_restarts: int,
+        counters: Meter,
     ) -> None:
-        self._number = number
+        self.number = number
         self._pool = pool
         self._job = job
         self._make_job = make_job
-        self._restarts = restarts
+        self._most_restarts, self._counters = most_restarts, counters
         self._received = Cursor(job.epoch, [lane for lane, _ in job.turns], dict(job.turns))
-        #: How many of its lanes have not ended.
-        self.open_lanes = len(job.turns)
-        # The first one may die before it has sent anything: it has replaced nobody.
+        # The first one may die before it has sent anything: it has replaced no other.
         self._has_sent = True
 
     @property
     def worker(self) -> AnyWorker:
-        """Who holds the post."""
-        return self._pool.workers[self._number]
+        """The one that reads these lanes now."""
+        return self._pool.workers[self.number]
 
     @property
     def lanes(self) -> list[int]:
@@ -98,14 +78,14 @@ class WorkerLanes:
         return [lane for lane, _ in self._received.turns()]
 
     def take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
-        """What the worker has sent, None if one has to wait for it; a worker that has died is replaced.
+        """What the worker has sent, None if nothing has come; a worker that has died is replaced.
 
         Args:
             ready: See ``AnyWorker.receive_nowait``.
 
         Raises:
             EndOfChannel: All lanes have ended, and so has the worker's job.
-            WorkerDiedError: The worker has died and is not replaced; each time anew that one asks.
+            WorkerDiedError: The worker has died and is not replaced; again with each later call.
             Exception: See ``AnyWorker.receive_nowait``.
         """
         while True:
@@ -113,11 +93,11 @@ class WorkerLanes:
             try:
                 came = worker.receive_nowait(ready)
             except EndOfChannel:
-                if self.open_lanes:
-                    raise AssertionError(f"worker {self._number} ended before lanes {self.lanes}") from None
+                if self.lanes:
+                    raise AssertionError(f"worker {self.number} ended before lanes {self.lanes}") from None
                 raise
             except WorkerDiedError as death:
-                if not worker.has_died:  # the user's code raised one, of a loader of its own
+                if not worker.has_died:  # the user's code raised it, from a loader of its own
                     raise
                 self._replace(death)
             else:
@@ -126,35 +106,37 @@ class WorkerLanes:
                 return came
 
     def describe_next(self) -> str:
-        """Half a sentence on the batch that comes next."""
-        if not self.open_lanes:
+        """Half a sentence on the next batch."""
+        if not (lanes := self.lanes):
             return "whose lanes have ended"
         many = self._job.batching.samples_per_batch
         size = "" if many is None else f", of {many} sample{'s' * (many > 1)},"
-        return f"whose next batch{size} is of lane {self.lanes[0]} and goes on at {_named(self._places())}"
+        return f"whose next batch{size} is of lane {lanes[0]} and goes on at {_named(self._places())}"
 
     def _note(self, note: Note) -> None:
         self._has_sent = True
         if note.position is None:
             self._received.ended(note.lane)
-            self.open_lanes -= 1
         else:
             self._received.delivered(note.lane, note.position)
 
     def _replace(self, death: WorkerDiedError) -> None:
-        """Have another worker go on, or raise what the death is to the consumer."""
-        most = self._restarts.most
+        """Start another worker, or raise what the consumer gets."""
+        most = self._most_restarts
         if not self._has_sent:
             raise self._located(death, "the one that it had replaced died there too") from None
-        if most and not self.open_lanes:
-            _log.warning("%s: all its batches have come, but it has not left the dataset's contexts", death)
+        if most and not self.lanes:
+            _log.warning(
+                "%s: all its batches were received, but it has not left the dataset's contexts", death
+            )
             raise EndOfChannel from None
-        if not self._restarts.take():
+        if self._counters.worker_restarts >= most:
             why = f"all {most} replacements of this pass were used" if most else "workers are not replaced"
             raise self._located(death, f"{why} (worker_restarts={most})") from None
+        self._counters.worker_restarts += 1
         self._has_sent = False
-        _log.warning("%s: another one goes on where it was", self._located(death))
-        self._pool.replace(self._number, self._make_job(tuple(self._received.turns())))
+        _log.warning("%s: another worker goes on where it was", self._located(death))
+        self._pool.replace(self.number, self._make_job(tuple(self._received.turns())))
 
     def _located(self, death: WorkerDiedError, why: str = "") -> WorkerDiedError:
         """The error with the place at which the worker was."""
@@ -176,8 +158,7 @@ class WorkerLanes:
         )
 
     def _places(self) -> list[Place]:
-        """The samples that the next batch begins with, or that the operators before it read on from: of each
-        component one."""
+        """Where the next batch begins, or the operators before it go on: one sample of each component."""
         turns = self._received.turns()
         if not turns:
             return []
@@ -196,27 +177,10 @@ def _listed(lanes: list[int]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
-# What a pass takes in beside its batches, whoever makes them: counts, and what ``take`` lacked.
+# What a pass takes in beside its batches: counts, and what ``take`` lacked.
 
 _skips_log = logging.getLogger("asyncloader.skips")
 _shards_log = logging.getLogger("asyncloader.shards")
-
-
-class Makers(Protocol):
-    """Whoever makes the batches."""
-
-    @property
-    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
-        """What operators have left out behind the last batch of each lane that has ended."""
-        ...
-
-    def describe_wait(self) -> str:
-        """What they are at, for somebody who has waited too long; takes seconds at most."""
-        ...
-
-    async def describe_wait_async(self) -> str:
-        """Like ``describe_wait``, from a coroutine."""
-        ...
 
 
 class NoteSink:
@@ -224,13 +188,11 @@ class NoteSink:
 
     Args:
         job: Of all lanes of the rank.
-        counters: Told of all that was asked of the network, of what was skipped, and where time went.
-        makers: The lanes of each worker.
+        counters: Count all requests to the network, what was skipped, and where time went.
     """
 
-    def __init__(self, job: LanesJob, counters: Meter, makers: Sequence[Collection[int]] = ()) -> None:
+    def __init__(self, job: LanesJob, counters: Meter) -> None:
         self._counters = counters
-        self._makers = {lane: number for number, lanes in enumerate(makers) for lane in lanes}
         self._shortfalls: list[Shortfall] = []
         #: What operators have left out behind the last batch of each lane that has ended.
         self.left_at_ends: dict[int, Sequence[LeftSamples]] = {}
@@ -241,8 +203,12 @@ class NoteSink:
         self._skipped = dict(job.skipped_before)
         counters.skipped = sum(self._skipped.values())
 
-    def add(self, note: Note) -> bool:
-        """Count what a note tells; says whether there is a batch beside it, or only a lane's end.
+    def add(self, note: Note, worker: int = 0) -> bool:
+        """Count what a note says; returns whether there is a batch beside it, or only a lane's end.
+
+        Args:
+            note: What came.
+            worker: The number of the worker that sent it.
 
         Raises:
             SkipBudgetError: The lanes together have skipped more than they may.
@@ -254,7 +220,7 @@ class NoteSink:
         if note.empty_shards:
             self._count_empty(note.empty_shards)
         if note.spent is not None:
-            self._counters.spend(self._makers.get(note.lane, 0), note.spent)
+            self._counters.spend(worker, note.spent)
         self._shortfalls += note.shortfalls
         if note.position is None and note.left_out:
             self.left_at_ends[note.lane] = note.left_out
@@ -262,7 +228,7 @@ class NoteSink:
 
     def _count(self, lane: int, count: int, last: str) -> None:
         if count > self._skipped.get(lane, 0):
-            # The first one is news; of many, each is for whoever asks for them.
+            # The first one is news; the others are logged for a reader of all messages.
             level = logging.INFO if self._counters.skipped else logging.WARNING
             _skips_log.log(
                 level, "lane %d has skipped %d samples and shards; the last error was %s", lane, count, last
@@ -289,36 +255,24 @@ class NoteSink:
         self._counters.empty_shards = len(self._empty_shards)
 
     def warn_of_shortfalls(self) -> None:
-        """Say what ``take`` lacked when the pass is closed, which is in the consumer's own thread.
+        """Warn of what ``take`` lacked when the pass is closed, which happens in the consumer's own thread.
 
-        Where a lane ends nobody's line could be named: that is on a thread or in a worker.
+        A lane ends on another thread or in a worker, where no line of the user's could be named.
         """
         for sentence in describe_shortfalls(self._shortfalls):
             warnings.warn(sentence, stacklevel=users_level())
 
 
-# Stacks in a message: of more workers, nobody reads them, and each may take a second to be had.
+# Stacks in a message. More would not be read, and each may take a second to get.
 _MOST_OBSERVED = 4
 
 
-class TurnOrder(Protocol):
-    """Which posts a batch may come from next."""
-
-    def candidates(self) -> Sequence[WorkerLanes]:
-        """Those, the one to be asked first in front; none when all lanes have ended."""
-        ...
-
-    def passed(self, post: WorkerLanes, note: Note) -> None:
-        """``note`` came from ``post``."""
-        ...
-
-
 class InTurn:
-    """A batch of each lane in turn, whoever is done.
+    """A batch of each lane in turn, also if others are ready before.
 
     Args:
         rotation: Of the rank's lanes.
-        posts: Which carry them.
+        posts: Those that read the lanes.
     """
 
     def __init__(self, rotation: Rotation, posts: Sequence[WorkerLanes]) -> None:
@@ -327,10 +281,12 @@ class InTurn:
         self._posts = {lane: post for post in posts for lane in post.lanes}
 
     def candidates(self) -> Sequence[WorkerLanes]:
+        """Where a batch may come from next, the first to look at in front; none when all lanes have ended."""
         lane = next(self._turns, None)
         return () if lane is None else (self._posts[lane],)
 
     def passed(self, post: WorkerLanes, note: Note) -> None:
+        """``note`` came from ``post``."""
         lane = next(self._turns)
         assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
         if note.position is None:
@@ -340,10 +296,10 @@ class InTurn:
 
 
 class AsDone:
-    """Whichever batch is done first.
+    """The batch that is ready first; see ``InTurn``.
 
     Args:
-        posts: Which may have done one.
+        posts: Those that may have one.
     """
 
     def __init__(self, posts: Sequence[WorkerLanes]) -> None:
@@ -353,38 +309,37 @@ class AsDone:
         return self._carrying
 
     def passed(self, post: WorkerLanes, note: Note) -> None:
-        # Asked last the next time: a quick one must not keep the others' batches waiting.
+        # The last one to look at the next time: a quick one must not keep the others' batches waiting.
         self._carrying.remove(post)
-        if post.open_lanes:
+        if note.position is not None or post.lanes:
             self._carrying.append(post)
 
 
 class Fleet:
-    """A ``Receiver`` of the batches of all posts.
+    """A ``Receiver`` of the batches of all workers.
 
     Args:
         posts: Each with its worker started.
         order: Which of them is next.
-        intake: Told of every note.
+        notes: Takes in every note.
         close: Closes the workers.
-        awaits_ends: Whether to wait for the ends of their jobs after the last batch, since what they still
-            have to do may fail.
+        awaits_ends: Whether to wait for the ends of their jobs after the last batch: their clean-up may fail.
     """
 
     def __init__(
         self,
         posts: Sequence[WorkerLanes],
-        order: TurnOrder,
-        intake: NoteSink,
+        order: InTurn | AsDone,
+        notes: NoteSink,
         close: Callable[[], None],
         *,
         awaits_ends: bool,
     ) -> None:
         self._order = order
-        self._intake = intake
+        self._notes = notes
         self._close = close
         self._ending = list(posts) if awaits_ends else []
-        #: Those that the consumer waits for.
+        #: Those whose batches the consumer waits for.
         self._awaited: Sequence[WorkerLanes] = ()
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
@@ -404,32 +359,20 @@ class Fleet:
             ready = await wait_any_async([post.worker for post in self._awaited])
         return taken
 
-    @property
-    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
-        """What operators have left out behind the last batch of each lane that has ended."""
-        return self._intake.left_at_ends
-
     def close(self) -> None:
         """End the workers."""
         self._close()
 
     def describe_wait(self) -> str:
-        """Whom the consumer waits for, and what they do; takes seconds at most."""
+        """Which workers have to send the next batch, and what they do; takes seconds at most."""
         awaited = self._awaited[:_MOST_OBSERVED]
-        return self._tell([_tell_post(post, post.worker.observe()) for post in awaited])
-
-    async def describe_wait_async(self) -> str:
-        """Like ``describe_wait``, from a coroutine."""
-        awaited = self._awaited[:_MOST_OBSERVED]
-        return self._tell([_tell_post(post, await post.worker.observe_async()) for post in awaited])
-
-    def _tell(self, told: list[str]) -> str:
-        if more := len(self._awaited) - len(told):
-            told.append(f"and {more} more workers")
-        return "\n".join(told)
+        lines = [f"{post.worker.name}, {post.describe_next()}, {post.worker.observe()}" for post in awaited]
+        if more := len(self._awaited) - len(lines):
+            lines.append(f"and {more} more workers")
+        return "\n".join(lines)
 
     def _take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
-        """The next batch that has come, None if one has to wait for those awaited."""
+        """The next batch that has come, None if those awaited have sent none."""
         while candidates := self._order.candidates():
             for post in candidates:
                 if (came := post.take(ready)) is not None:
@@ -438,7 +381,7 @@ class Fleet:
                 self._awaited = tuple(candidates)
                 return None
             self._order.passed(post, came[1])
-            if self._intake.add(came[1]):
+            if self._notes.add(came[1], post.number):
                 return came
         while self._ending:
             self._awaited = self._ending[:1]
@@ -449,8 +392,3 @@ class Fleet:
             else:
                 return None
         raise EndOfChannel
-
-
-def _tell_post(post: WorkerLanes, doing: str) -> str:
-    """Which worker it is, where it is as far as is known, and what it does."""
-    return f"{post.worker.name}, {post.describe_next()}, {doing}"

@@ -1,4 +1,4 @@
-"""Ranks in step: all deliver as many batches, so that no collective of the training waits for ever."""
+"""Ranks in step: all deliver equally many batches, so that no collective of the training waits for ever."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
@@ -27,27 +27,29 @@ from ..flow.channel import ChannelClosed, EndOfChannel, Producer, Receiver
 from ..observe.statistics import Meter
 from ..pipeline.stream import Note
 from ..plan.lanes import Cursor
-from ..plan.topology import World, process_group
+from ..plan.topology import process_group
 from ..torch_private import default_store
+from .kind import StreamOptions
+from .lengths import EpochLengths, Rest
 
 # What ranks agree on at each step of a pass: whether all of them go on.
 #
 # At each step every rank says whether it has a batch; the last one to say so decides for all, since only it
 # has seen every answer. That is one addition and one wait on the store of ``torch.distributed``'s process
-# group: no collective, which a rank that leaves could not call off, and whose order every other collective
-# of the training would have to respect.
+# group. A collective would not do: a rank that leaves could not cancel it, and every other collective of the
+# training would have to respect its order.
 #
 # Laws:
 #
-# * A rank that leaves says so at once, and nobody waits for it.
-# * One that is killed is missed for as long as the process group's time-out, and no longer.
-# * The store keeps no more than the latest step of a pass, and one empty batch if somebody lacks it.
+# * A rank that leaves says so at once, and no other waits for it.
+# * The others wait for one that was killed as long as the process group's time-out, and no longer.
+# * The store keeps the latest step of a pass, and one empty batch if a rank lacks it; nothing else.
 
 Policy: TypeAlias = Literal["stop", "pad", "raise"]
 
 _log = logging.getLogger("asyncloader.ranks")
 
-# Added to the counter of a step by a rank that has run dry; below it those are counted that have a batch.
+# A rank that has run dry adds this to the counter of a step, a rank that has a batch adds 1.
 _DRY = 1 << 32
 
 # Long enough that ranks which merely differ in speed say nothing.
@@ -58,8 +60,8 @@ class StepVerdict(Enum):
     """What all ranks do at a step."""
 
     GO = "go"
-    #: Somebody never had a batch to know the structure of empty ones by. Only at the first step: whoever runs
-    #: dry later knows it.
+    #: A rank never saw a batch and cannot build an empty one. Only at the first step: a rank that runs dry
+    #: later has seen one.
     GO_WITH_EMPTY = "go, and share an empty batch"
     END = "end"
     #: Some have a batch, others have none, and all end.
@@ -71,15 +73,15 @@ class _Seat:
     """What this process keeps for a store from one pass to the next."""
 
     def __init__(self) -> None:
-        #: How many passes of each name each rank here has taken part in; all ranks of a process group start
-        #: together, and so count alike.
+        #: How many passes of each name each rank here has taken part in. All ranks of a process group start
+        #: together, so their counts agree.
         self.passes: Counter[tuple[str, int]] = Counter()
         self._clients: list[Any] = []
 
     def lend(self, store: Any, borrower: object) -> Any:
-        """A client that nobody else uses until ``borrower`` has gone.
+        """A client for ``borrower`` alone, until that is collected.
 
-        They are kept because a new one may take seconds: where host names resolve badly, 5 s in 3 of 100
+        Clients are kept because a new one may take seconds: where host names resolve badly, 5 s in 3 of 100
         (measured), and a training would lose them at the start of an epoch.
         """
         try:
@@ -92,7 +94,7 @@ class _Seat:
 
 _seats: weakref.WeakKeyDictionary[Any, _Seat] = weakref.WeakKeyDictionary()
 
-# A connection that two processes use gives either what the other has asked for.
+# On a connection that two processes share, each may receive the answer to the other's request.
 os.register_at_fork(after_in_child=_seats.clear)
 
 
@@ -101,8 +103,8 @@ class Agreement:
 
     Args:
         store: Of the process group.
-        name: Of the pass, the same on every rank; of several passes of one name the first of each rank belong
-            together, and so on.
+        name: Of the pass, the same on every rank. Of several passes of one name the first ones of all ranks
+            belong together, then the second ones, and so on.
         rank: This process among those that take part.
         size: How many take part.
         policy: What to do when some have run dry and others have not.
@@ -115,21 +117,21 @@ class Agreement:
         seat = _seats.setdefault(store, _Seat())
         seat.passes[name, rank] += 1
         prefix = f"asyncloader/{name}/{seat.passes[name, rank]}"
-        self._rank, self._size, self._policy = rank, size, policy
+        self._rank, self._size, self.policy = rank, size, policy
         self._patience: timedelta = store.timeout
         self._lock = threading.Lock()
         self._left = False
         self._has_lost_others = False
         #: Steps that all have agreed on.
         self.steps = 0
-        # A client is locked while it waits: whoever waits has one of its own, and so has whoever wakes it,
-        # since the group's may be waiting in a barrier.
+        # A client is locked while it waits: so waiting and waking have one each, and the group's own is left
+        # alone, since it may be waiting in a barrier.
         with self._asking():
             self._waiting = PrefixStore(prefix, seat.lend(store, self))
             self._telling = PrefixStore(prefix, seat.lend(store, self))
 
     def settle(self, has_batch: bool) -> StepVerdict:
-        """Tell the others whether there is a batch for the next step; what all do. Blocks.
+        """Say whether there is a batch for the next step; returns what all ranks do. Blocks.
 
         Raises:
             RanksError: A rank has left the pass, is lost, or the policy is to raise and ranks are uneven.
@@ -158,70 +160,67 @@ class Agreement:
         return verdict
 
     def check_plan(self, plan: str) -> None:
-        """See that all ranks deal the same epoch, before its first step; waits for nobody.
+        """Check that all ranks deal the same epoch, before its first step; does not wait for others.
 
         Raises:
-            RanksError: Another one has told another plan, or the store has gone.
+            RanksError: Another one has another plan, or the store has gone.
         """
         with self._asking():
             said = self._waiting.compare_set("plan", "", plan).decode()
         if said != plan:
             raise self._error(
-                "ranks are to deal the same shards, but the indexes, indexes or sizes of shards that they "
-                "know differ, so that samples would come twice or not at all. Give all of them the same: a "
-                "copy of the shards on another node may be older"
+                "ranks should deal the same shards, but the indexes or sizes of shards that they know "
+                "differ: samples would be repeated or lost. Give all of them the same shards and index; a "
+                "copy on another node may be older"
             )
 
     def compare(self, key: str, told: str, *, last: bool) -> None:
-        """Tell those who share ``key`` something about this step, before it is settled.
+        """Check that all processes with this ``key`` say the same about this step, before it is settled.
 
         Args:
-            key: Their own.
-            told: What is to be the same of all.
-            last: Whether this one clears away what was told of the step before.
+            key: Theirs alone.
+            told: What should be the same.
+            last: Whether this process deletes the entry of the step before.
 
         Raises:
-            RanksError: Another one has told something else, or the store has gone.
+            RanksError: Another process has said something else, or the store has gone.
         """
         with self._lock:
             self._check_here()
         with self._asking():
             said = self._waiting.compare_set(f"{key}/{self.steps}", "", told).decode()
-            if last and self.steps:  # all have told, or the step before would not be settled
+            if last and self.steps:  # all have said theirs, or the step before would not be settled
                 self._waiting.delete_key(f"{key}/{self.steps - 1}")
         if said != told:
             raise self._error(
-                f"processes that are to get the same batches have different ones at step {self.steps}. Do "
+                f"processes that should get the same batches have different ones at step {self.steps}. Do "
                 "all read the same shards, go on from the same state, and skip the same samples? A shard "
-                "that one of them alone could not read is skipped by that one alone"
+                "that only one of them could not read is skipped by that one alone"
             )
 
-    def give(self, key: str, value: str) -> None:
-        """Give the other ranks a text; the first one given counts.
+    def share(self, key: str, value: str | None) -> str:
+        """A text that the first rank to have one gives the others. Blocks.
+
+        Args:
+            key: Its name.
+            value: This rank's, if it has one.
 
         Raises:
-            RanksError: The store has gone.
+            RanksError: It takes too long, or the store has gone.
         """
         with self._asking():
-            self._waiting.compare_set(key, "", value)
-
-    def take(self, key: str) -> str:
-        """What a rank has given, or gives.
-
-        Raises:
-            RanksError: That takes too long, or the store has gone.
-        """
-        with self._asking():
+            if value is not None:
+                self._waiting.compare_set(key, "", value)
             return self._get(key)
 
     def add_up(self, numbers: Sequence[int]) -> list[int] | None:
-        """The sums of what all ranks tell here, once, when they end. Blocks.
+        """The sums of the numbers of all ranks, once, when they end. Blocks.
 
         Returns:
-            None if a rank has left before it told.
+            None if a rank has left before it gave its own.
 
         Raises:
-            RanksError: That takes too long, or the store has gone.
+            RanksError: It takes too long, or the store has gone.
         """
         with self._asking():
             keys = [f"sum/{place}" for place in range(len(numbers))]
@@ -237,24 +236,24 @@ class Agreement:
         return json.loads(said) if said.startswith("[") else None
 
     def leave(self) -> None:
-        """Take no further part, and let nobody wait for it. Idempotent, from any thread."""
+        """Take no further part, so that no other rank waits for this one. Idempotent, from any thread."""
         with self._lock:
             if self._left:
                 return
             self._left = True
             step, word = self.steps, f"{'lost' if self._has_lost_others else 'left'} {self._rank}"
-            with suppress(Exception):  # the store has gone, and so has whoever would wait
+            with suppress(Exception):  # the store has gone, and with it the ranks that would wait
                 if self._telling.compare_set(f"verdict/{step}", "", word) != word.encode():
                     self._telling.compare_set(f"verdict/{step + 1}", "", word)
                     self._telling.compare_set("sums", "", word)
 
     def end(self) -> None:
-        """All ranks have ended the pass; there is nothing to leave."""
+        """Note that all ranks have ended the pass: there is nothing to leave."""
         with self._lock:
             self._left = True
 
     def _check_here(self) -> None:
-        """Refuse to speak for a rank that has left: a stream that was closed looks as if it had run dry."""
+        """Refuse to answer for a rank that has left: its closed stream looks as if it had run dry."""
         if self._left:
             raise self._error("this rank has left the pass")
 
@@ -276,9 +275,9 @@ class Agreement:
             return StepVerdict.GO
         if not having:
             return StepVerdict.END
-        if self._policy == "stop":
+        if self.policy == "stop":
             return StepVerdict.STOP
-        if self._policy == "raise":
+        if self.policy == "raise":
             return StepVerdict.UNEVEN
         return StepVerdict.GO if step else StepVerdict.GO_WITH_EMPTY
 
@@ -289,7 +288,7 @@ class Agreement:
         except DistStoreError:
             _log.warning(
                 "rank %d waits for other ranks at step %d, for %.0f s at most; does every rank iterate this "
-                'loader? One that is read by itself says uneven="ignore"',
+                'loader? One that only some ranks read needs uneven="ignore"',
                 self._rank,
                 self.steps,
                 self._patience.total_seconds(),
@@ -299,7 +298,7 @@ class Agreement:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Asking the store, whose errors mean that the others are lost."""
+        """For requests to the store, whose errors mean that the other ranks are lost."""
         try:
             yield
         except RuntimeError as error:
@@ -310,48 +309,41 @@ class Agreement:
         self._has_lost_others = True
         return self._error(
             f"the other ranks did not answer within {self._patience.total_seconds():.0f} s, the time-out of "
-            f"the process group, or its store has gone: one has died or stands still ({how_known})"
+            f"the process group, or its store has gone: one has died or hangs ({how_known})"
         )
 
     def _error(self, text: str) -> RanksError:
         return RanksError(text, rank=self._rank, step=self.steps)
 
 
-# Settled ahead of the consumer: one to hand over, and one that is being settled meanwhile.
+# Settled ahead of the consumer: one to deliver, and one that is being settled meanwhile.
 _BATCHES_AHEAD = 2
 
-# Of what is ready when a rank is stopped: more than is ever made ahead, and a small part of an epoch.
+# Batches counted when a rank is stopped: more than are ever made ahead, and a small part of an epoch.
 _MOST_READY = 256
 
 _PADDING = Note(-1, None)
-"""The note of a batch that stands for none."""
+"""The note of an empty batch."""
 
 
-def policy_of(uneven: str | None, world: World) -> Policy | None:
-    """What ranks do when some have no batch and others have; None where each goes by itself.
+def policy_of(options: StreamOptions) -> Policy | None:
+    """What ranks do when some have no batch and others have; None where each proceeds alone.
 
-    Args:
-        uneven: ``"stop"``, ``"pad"``, ``"raise"`` or ``"ignore"``; None is ``"stop"`` where as many processes
-            read as the process group has, and ``"ignore"`` elsewhere.
-        world: The rank that is loaded for.
+    ``uneven=None`` is ``"stop"`` where as many processes read as the process group has, and ``"ignore"``
+    elsewhere.
     """
-    if uneven == "ignore" or world.processes == 1:
+    if options.uneven == "ignore" or options.world.processes == 1:
         return None
-    if uneven is not None:
-        return cast("Policy", uneven)
+    if options.uneven is not None:
+        return cast("Policy", options.uneven)
     group = process_group(sys.modules)
-    return "stop" if group is not None and group[1] == world.processes else None
+    return "stop" if group is not None and group[1] == options.world.processes else None
 
 
 def keep_in_step(
     source: Receiver[tuple[Any, Note]],
-    uneven: str | None,
-    world: World,
-    name: Callable[[], str],
-    plan: Callable[[], str],
-    collate_fn: Callable[[Any], Any],
+    options: StreamOptions,
     cursor: Cursor,
-    rest_of: Callable[[Cursor], Rest],
     counters: Meter,
     stack: ExitStack,
 ) -> Receiver[tuple[Any, Note]]:
@@ -359,95 +351,44 @@ def keep_in_step(
 
     Args:
         source: The rank's batches; closed with what is returned.
-        uneven: See ``policy_of``.
-        world: The rank that is loaded for.
-        name: Gives what the pass is called, the same on all ranks.
-        plan: Gives what tells the dealing of its shards from another, likewise.
-        collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
+        options: Those of the pass. An ``empty`` method of ``collate_fn`` makes empty batches.
         cursor: Where the pass begins.
-        rest_of: Gives what the rank has behind a cursor.
-        counters: Told when ranks are stopped with batches left.
+        counters: Count what is left where ranks are stopped with batches left.
         stack: Closes what is started here.
 
     Raises:
-        RuntimeError: Ranks are to be kept in step and there is no process group over which to agree.
+        RuntimeError: Ranks should be kept in step and there is no process group over which to agree.
     """
-    policy, group = policy_of(uneven, world), process_group(sys.modules)
+    policy, group = policy_of(options), process_group(sys.modules)
     if policy is None:
         return source
     if group is None:
         raise RuntimeError(
-            f"uneven={uneven!r} keeps {world.size} ranks in step over torch.distributed's process group, and "
-            'there is none: call torch.distributed.init_process_group() first, or say uneven="ignore"'
+            f"uneven={options.uneven!r} keeps {options.world.size} ranks in step over torch.distributed's "
+            "process group, and there is none: call torch.distributed.init_process_group() first, or say "
+            'uneven="ignore"'
         )
-    agreement = Agreement(default_store(), name(), *group, policy)
-    settled = _Settled(
-        source,
-        agreement,
-        collate_fn if policy == "pad" else None,
-        world,
-        cursor.copy(),
-        rest_of,
-        counters,
-        plan(),
-    )
-    in_step = InStep(settled)
+    # The same on all ranks, whose shards may lie elsewhere.
+    name = options.digest(lambda entry: entry == "dealt" or entry.endswith("_sha256"))
+    agreement = Agreement(default_store(), f"{name}/{cursor.epoch}", *group, policy)
+    settled = _Settled(source, agreement, options, cursor.copy(), counters)
+    in_step = Producer(settled.batches, _BATCHES_AHEAD, on_close=settled.leave, name="asyncloader-steps")
+    in_step.start()
     stack.callback(in_step.close)
-    stack.callback(in_step.tell_of_rest)
+    stack.callback(settled.warn_of_rest)
     return in_step
 
 
-class Rest(NamedTuple):
-    """What a rank has left of an epoch.
-
-    Attributes:
-        samples: How many; None where that is not known.
-        of: How many it had; likewise.
-        shards: Of how many shards, where samples are not known; None where that is not known either.
-    """
-
-    samples: int | None
-    of: int | None
-    shards: int | None
-
-
-class InStep:
-    """Keeps the protocol of ``Receiver`` over what ranks have settled. Constructing starts its thread."""
-
-    def __init__(self, settled: _Settled) -> None:
-        self._settled = settled
-        self._batches = Producer(
-            settled.batches, _BATCHES_AHEAD, on_close=settled.leave, name="asyncloader-steps"
-        )
-        self._batches.start()
-
-    def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
-        """See ``Receiver``."""
-        return self._batches.receive(timeout_s)
-
-    async def receive_async(self) -> tuple[Any, Note]:
-        """See ``Receiver``."""
-        return await self._batches.receive_async()
-
-    def close(self) -> None:
-        """Leave the pass, and close the source. Idempotent."""
-        self._batches.close()
-
-    def tell_of_rest(self) -> None:
-        """Say once for all ranks, in the consumer's own thread, what they were stopped with."""
-        if (told := self._settled.left_out) is not None:
-            warnings.warn(told, stacklevel=users_level())
-
-
 def _left_out(epoch: int, steps: int, sums: Sequence[int]) -> str:
-    """What to say of the samples that all ranks together have left."""
+    """The warning of samples that all ranks together have left."""
     no_samples, samples, of, no_shards, shards, ready = sums
     how_many = f"{samples} of {of} samples were" if not no_samples else f"at least {ready} samples were"
     where = "" if not no_samples or no_shards else f", of {shards} shards that were not read to their ends,"
     return (
-        f'uneven="stop" ended epoch {epoch} on all ranks after {steps} steps of this pass, with those that '
-        f'had no more batches: {how_many}{where} left out. A loader with uneven="pad" that loads the ranks\' '
-        "state_dict() of now goes on with them; with an index (asyncloader index) ranks share shards equally"
+        f'uneven="stop" ended epoch {epoch} on all ranks after {steps} steps of this pass, since some had no '
+        f'batch left: {how_many}{where} left out. A loader with uneven="pad" that loads the present '
+        "state_dict() of the ranks goes on with them; with an index (asyncloader index) ranks share shards "
+        "equally"
     )
 
 
@@ -457,43 +398,41 @@ class _Settled:
     Args:
         source: The rank's batches.
         agreement: With the other ranks.
-        pads_with: What makes empty batches; None where there are to be none.
-        world: The rank. Other processes of it are to get the same batches.
+        options: Those of the pass.
         cursor: Where the pass begins; moved with each batch that ranks have agreed on.
-        rest_of: Gives what the rank has behind a cursor.
         counters: Of the pass.
-        plan: What is to be the same on all ranks.
     """
 
     def __init__(
         self,
         source: Receiver[tuple[Any, Note]],
         agreement: Agreement,
-        pads_with: Callable[[Any], Any] | None,
-        world: World,
+        options: StreamOptions,
         cursor: Cursor,
-        rest_of: Callable[[Cursor], Rest],
         counters: Meter,
-        plan: str,
     ) -> None:
-        self.agreement = agreement
-        #: What to say of samples that ranks had when all were stopped: on the first process, for all of them.
-        self.left_out: str | None = None
-        self._world, self._cursor, self._rest_of, self._counters = world, cursor, rest_of, counters
-        self._plan = plan
-        self._source = source
-        self._pads_with = pads_with
+        self._agreement, self._options, self._world = agreement, options, options.world
+        self._source, self._cursor, self._counters = source, cursor, counters
+        self._pads = agreement.policy == "pad"
         self._empty: Any = None
+        #: What to warn of where all were stopped with samples left: on the first process, for all of them.
+        self._left_out: str | None = None
 
     def leave(self) -> None:
-        """Wake the thread wherever it waits, and tell the other ranks."""
-        self.agreement.leave()
+        """Wake the thread wherever it waits, and leave the agreement."""
+        self._agreement.leave()
         self._source.close()
+
+    def warn_of_rest(self) -> None:
+        """Warn once for all ranks, in the consumer's own thread, of what they were stopped with."""
+        if self._left_out is not None:
+            warnings.warn(self._left_out, stacklevel=users_level())
 
     def batches(self) -> Generator[tuple[tuple[Any, Note], int], None, None]:
         """Each batch when all ranks have agreed on its step, with its cost."""
         is_dry = False
-        self.agreement.check_plan(self._plan)
+        # What is known of the shards, wherever they lie: ranks deal them alike only by the same.
+        self._agreement.check_plan(self._options.digest({"urls_sha256", "places_sha256"}.__contains__))
         while True:
             made: list[tuple[Any, Note]] = []
             try:
@@ -501,59 +440,59 @@ class _Settled:
                     made.append(self._source.receive())
             except (EndOfChannel, ChannelClosed):
                 is_dry = True
-            if made and self._pads_with is not None and self._empty is None:
-                self._empty = empty_like(made[0][0], self._pads_with)
+            if made and self._pads and self._empty is None:
+                self._empty = empty_like(made[0][0], self._options.collate_fn)
             if self._world.replicas > 1:
-                self._compare(self._world, [note for _, note in made])
-            verdict = self.agreement.settle(bool(made))
+                self._compare([note for _, note in made])
+            verdict = self._agreement.settle(bool(made))
             if verdict in (StepVerdict.END, StepVerdict.STOP):
                 if verdict is StepVerdict.STOP:
                     self._stop([note for _, note in made])
-                self.agreement.end()
+                self._agreement.end()
                 return
             if verdict is StepVerdict.GO_WITH_EMPTY:
                 self._share_empty()
             if made and made[0][1].position is not None:
                 self._cursor.delivered(made[0][1].lane, made[0][1].position)
-            # A copy: whoever gets it may pop fields from it.
+            # A copy: the consumer may pop fields from it.
             yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING), 1
 
-    def _compare(self, world: World, notes: list[Note]) -> None:
-        """See that the other processes of this rank have the same batch, by where it ends."""
+    def _compare(self, notes: list[Note]) -> None:
+        """Check that the other processes of this rank have the same batch, by where it ends."""
         told = [(note.lane, note.position, note.samples) for note in notes]
         digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-        self.agreement.compare(f"rank/{world.rank}", digest, last=world.replica == 0)
+        self._agreement.compare(f"rank/{self._world.rank}", digest, last=self._world.replica == 0)
 
     def _stop(self, ready: list[Note]) -> None:
-        """All are stopped, and some have batches left: count what that leaves out.
+        """Count what is left out where all are stopped, and some have batches left.
 
         Args:
             ready: The notes of the batches that this rank has made and not delivered.
         """
         has_more = bool(ready)
         if has_more:
-            with suppress(Exception):  # nobody wants these batches any more, whatever is wrong with them
+            with suppress(Exception):  # these batches are not delivered, so their errors do not matter
                 while len(ready) < _MOST_READY:
                     ready.append(self._source.receive(0.0)[1])
         counters = self._counters
         counters.cut_short, counters.stopped = True, has_more
         counters.undelivered_batches = len(ready)
         counters.undelivered_samples = sum(note.samples for note in ready)
-        rest = self._rest_of(self._cursor)
+        rest = EpochLengths(self._options).rest(self._cursor)
         if not has_more:
             rest = Rest(rest.samples and 0, rest.of, 0)
         counted = self._world.replica == 0  # the others have the same
         mine = [rest.samples is None, rest.samples or 0, rest.of or 0, rest.shards is None, rest.shards or 0]
         told = [int(number) * counted for number in (*mine, counters.undelivered_samples)]
         sums = None
-        with suppress(RanksError):  # who is lost now leaves out no more
-            sums = self.agreement.add_up(told)
+        with suppress(RanksError):  # a rank that is lost now has left out nothing else
+            sums = self._agreement.add_up(told)
         if self._world.process == 0:
-            self.left_out = _left_out(self._cursor.epoch, self.agreement.steps, sums or told)
+            self._left_out = _left_out(self._cursor.epoch, self._agreement.steps, sums or told)
 
     def _share_empty(self) -> None:
         """Let ranks that never had a batch know what one looks like."""
-        if self._empty is not None:
-            self.agreement.give("empty", empty_to_text(self._empty))
-        else:
-            self._empty = empty_from_text(self.agreement.take("empty"))
+        mine = None if self._empty is None else empty_to_text(self._empty)
+        text = self._agreement.share("empty", mine)
+        if mine is None:
+            self._empty = empty_from_text(text)

@@ -8,20 +8,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from os.path import commonprefix
+from typing import Any, NamedTuple
 
 from ..errors import RanksError
-from ..pipeline.batching import Batching
 from ..pipeline.components import Composed, Recipe, innermost, is_endless, leaves_of
 from ..pipeline.shards import Shards, Unit
 from ..pipeline.take import Repeat, Take
 from ..pipeline.zipped import Zipped
 from ..plan.lanes import Cursor, Deal, Row, UnknownCount, rank_lanes
-from ..plan.topology import World
 from ..stores.globs import has_special
 from ..stores.names import Braces, ShardNames
 from ..stores.urls import redact, scheme_of
-from .in_step import Rest
+from .kind import StreamOptions
+
+
+class Rest(NamedTuple):
+    """What a rank has left of an epoch.
+
+    Attributes:
+        samples: How many; None where that is not known.
+        of: How many it had; likewise.
+        shards: In how many shards, where samples are not known; None where that is not known either.
+    """
+
+    samples: int | None
+    of: int | None
+    shards: int | None
 
 
 @dataclass(frozen=True)
@@ -29,30 +42,20 @@ class EpochLengths:
     """The lengths of a rank's epochs.
 
     Args:
-        recipe: What is read.
-        batching: What makes its batches.
-        world: The rank.
-        lane_count: Lanes of all ranks together.
-        skips: Whether samples may be skipped, which nobody knows the number of.
+        options: What is read, and by which rank.
     """
 
-    recipe: Recipe
-    batching: Batching
-    world: World
-    lane_count: int
-    skips: bool
+    options: StreamOptions
 
     def batches(self, epoch: int) -> int:
         """The rank's batches; raises TypeError with the reason where they are not known."""
         try:
-            if self.skips:
-                raise UnknownCount(
-                    "how many samples on_error=SkipErrors(...) passes over is not known beforehand"
-                )
-            return self.batching.count_batches(partial(self._of_lanes, epoch))
+            if self.options.skips is not None:
+                raise UnknownCount("how many samples on_error=SkipErrors(...) skips is not known beforehand")
+            return self.options.batching.count_batches(partial(self._of_lanes, epoch))
         except UnknownCount as why:
             advice = "Count batches as they come"
-            if self.batching.samples_per_batch is not None:
+            if self.options.batching.samples_per_batch is not None:
                 advice += ", or say with .take(n) at the dataset's end how many samples an epoch has"
             raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
 
@@ -64,7 +67,7 @@ class EpochLengths:
             return None
 
     def known_samples(self, epoch: int) -> int | None:
-        """The rank's samples; likewise, and where there is no end of them."""
+        """The rank's samples; None where they are not known, or never end."""
         try:
             samples = sum(self._of_lanes(epoch))
         except UnknownCount:
@@ -73,55 +76,47 @@ class EpochLengths:
 
     def rest(self, cursor: Cursor) -> Rest:
         """What the rank has behind ``cursor``."""
-        counts, size = self._known_lanes(cursor.epoch), self.batching.samples_per_batch
-        if counts is None or size is None:
-            return Rest(None, None, self._unread_shards(cursor))
-        rows = [cursor.rows.get(lane, Row()) for lane in cursor.lanes]
-        left = sum(self._left_in(count, row, size) for count, row in zip(counts, rows, strict=True))
-        return Rest(left, int(sum(counts)), None)
-
-    def _left_in(self, count: float, row: Row, size: int) -> int:
-        """How many samples of a lane are behind its row, of those that are in any batch."""
-        in_batches = min(int(count), size * self.batching.count_batches(lambda: [count]))
-        return 0 if row.done else max(0, in_batches - size * row.batches)
-
-    def _known_lanes(self, epoch: int) -> list[float] | None:
-        """The samples of each of the rank's lanes; None where they are not known, or have no end."""
+        size, batching = self.options.batching.samples_per_batch, self.options.batching
         try:
-            counts = [math.inf] if self.skips else self._of_lanes(epoch)
+            counts = [math.inf] if self.options.skips is not None else self._of_lanes(cursor.epoch)
         except UnknownCount:
-            return None
-        return None if math.inf in counts else counts
+            counts = [math.inf]
+        if math.inf in counts or size is None:
+            return Rest(None, None, self._unread_shards(cursor))
+        left = 0
+        for lane, count in zip(cursor.lanes, counts, strict=True):
+            row = cursor.rows.get(lane, Row())
+            if not row.done:  # of those samples that are in a batch
+                in_batches = min(int(count), size * batching.count_batches(partial(list, [count])))
+                left += max(0, in_batches - size * row.batches)
+        return Rest(left, int(sum(counts)), None)
 
     def _unread_shards(self, cursor: Cursor) -> int | None:
         """How many shards of the rank are not read to their ends; None where that is not known."""
-        source = self.recipe.source
-        if not isinstance(source, Shards) or any(isinstance(op, Repeat) for op in self.recipe.ops):
+        recipe, source = self.options.recipe, self.options.recipe.source
+        if not isinstance(source, Shards) or any(isinstance(op, Repeat) for op in recipe.ops):
             return None
         rows = ((lane, cursor.rows.get(lane, Row())) for lane in cursor.lanes)
         return sum(
-            source.count_unread(*innermost(self.recipe, row.position, self._deal((lane,), cursor.epoch)))
+            source.count_unread(*innermost(recipe, row.position, self.options.deal([lane], cursor.epoch)))
             for lane, row in rows
             if not row.done
         )
 
-    def _deal(self, lanes: tuple[int, ...], epoch: int) -> Deal:
-        return Deal(lanes, self.lane_count, epoch, self.recipe.order_seed)
-
     def _of_lanes(self, epoch: int) -> list[float]:
-        lanes = tuple(rank_lanes(self.lane_count, self.world))
-        return self.recipe.count_samples(self._deal(lanes, epoch))
+        lanes = rank_lanes(self.options.lane_count, self.options.world)
+        return self.options.recipe.count_samples(self.options.deal(lanes, epoch))
 
 
 def if_empty_of(recipe: Recipe) -> str | None:
-    """What to say of an epoch without a batch, if the user may be mistaken about it."""
+    """The warning of an epoch without a batch, if the user may be mistaken about it."""
     shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
     filters = {str(source.selection.filters) for source in shards if source.selection.filters is not None}
     if not filters:
         return None
     return (
         f"an epoch had no batch: filters={' and '.join(sorted(filters))} kept no row of the shards that this "
-        "rank reads, or too few for a batch; compare them with the values there are"
+        "rank reads, or too few for a batch; compare them with the values in the shards"
     )
 
 
@@ -130,32 +125,30 @@ def if_empty_of(recipe: Recipe) -> str | None:
 # By how much ranks may differ: the default policy leaves out less than that.
 _MOST_APART = 0.02
 
-# Names of shards in a command; more are told by a glob where one means them.
+# Names of shards in a command; more are named by a glob where one matches them.
 _MOST_NAMED = 4
 
 
-def check_shares(recipe: Recipe, world: World, lane_count: int, epoch: int) -> None:
-    """Refuse an epoch of which ranks that stop together may leave out much.
+def check_shares(options: StreamOptions, epoch: int) -> None:
+    """Refuse an epoch in which ranks that stop together may leave out much.
 
-    Sources of the user's own are let through, and so are recipes that never end, or that end with ``.take``,
+    Sources of the user's own are accepted, and so are datasets that never end, or that end with ``.take``,
     which says how much there is. Pure, so that all ranks raise, or none.
 
     Args:
-        recipe: What is read.
-        world: The rank.
-        lane_count: Lanes of all ranks together.
+        options: What is read, and by which rank.
         epoch: Its number.
 
     Raises:
         RanksError: The shares of ranks differ by more than 2 %, or are not known.
     """
+    recipe, world = options.recipe, options.world
     leaves = [leaf for leaf in leaves_of(recipe) if isinstance(leaf, Shards)]
     if world.size == 1 or len(leaves) < len(leaves_of(recipe)) or is_endless(recipe):
         return
     if any(isinstance(op, Take) for op in recipe.ops):
         return
-    deal = Deal(tuple(range(lane_count)), lane_count, epoch, recipe.order_seed)
-    found = _weigh(recipe, deal)
+    found = _weigh(recipe, options.deal(range(options.lane_count), epoch))
     count = sum(len(leaf.urls) for leaf in leaves)
     if found is None:
         why = (
@@ -174,19 +167,19 @@ def check_shares(recipe: Recipe, world: World, lane_count: int, epoch: int) -> N
             f"would run out after {math.floor(100 * world.size * least / sum(shares))} % of the data{by}"
         )
     raise RanksError(
-        f'{why}, and ranks that end together leave out the rest. {_index_hint(leaves)} uneven="pad", '
-        'under which ranks that have run out get empty batches and nothing is left out; or uneven="stop", '
-        "under which the rest is left out",
+        f"{why}, and ranks that end together leave out what others still have. {_index_hint(leaves)} "
+        'uneven="pad", which gives ranks that have run out empty batches and leaves nothing out; or '
+        'uneven="stop", which leaves the remaining samples out',
         rank=world.rank,
     )
 
 
 def dealt_as(recipe: Recipe, described: Mapping[str, Any]) -> Recipe:
-    """The recipe, with whole shards dealt as a state says that they were: by their sizes, or in turn.
+    """The dataset, with whole shards dealt as a state says that they were: by their sizes, or in turn.
 
     Args:
         recipe: As it was made.
-        described: What the state says of the recipe, if it is of this one.
+        described: What the state says of its dataset, if it is this one.
     """
     source = recipe.source
     if isinstance(source, Shards):
@@ -200,24 +193,21 @@ def dealt_as(recipe: Recipe, described: Mapping[str, Any]) -> Recipe:
 
 
 def _weigh(recipe: Recipe, deal: Deal) -> tuple[Sequence[float], Unit] | None:
-    """How much each lane is dealt, and of what; None where nobody knows."""
+    """How much each lane is dealt, and in which unit; None where that is not known."""
     try:
         return recipe.count_samples(deal), "samples"
     except UnknownCount:
-        pass
-    units: tuple[Unit, ...] = ("samples", "bytes")
-    for unit in units:
-        if (lanes := _weigh_sources(recipe, deal, unit)) is not None:
-            return lanes, unit
-    return None
+        units: tuple[Unit, ...] = ("samples", "bytes")
+        weighed = ((_weigh_sources(recipe, deal, unit), unit) for unit in units)
+        return next(((lanes, unit) for lanes, unit in weighed if lanes is not None), None)
 
 
 def _weigh_sources(recipe: Recipe, deal: Deal, unit: Unit) -> list[float] | None:
-    """How much of its shards each lane is dealt, whatever operators make of it."""
+    """How much of its shards each lane is dealt, before operators change it."""
     source = recipe.source
     if isinstance(source, Shards):
         return source.weigh_lanes(deal, unit)
-    assert isinstance(source, Composed), "the other sources are the user's own"
+    assert isinstance(source, Composed), "check_shares accepts other sources without weighing them"
     parts = source.recipes[:1] if isinstance(source, Zipped) else source.recipes
     weighed = [_weigh_sources(part, source.deal_of(nth, deal), unit) for nth, part in enumerate(parts)]
     known = [lanes for lanes in weighed if lanes is not None]
@@ -246,13 +236,6 @@ def _shown(shards: Shards) -> list[str]:
         return names
     if len({name.rpartition("/")[0] for name in names}) > 1:
         return names
-    first = _common_start(names)
-    last = _common_start([name[len(first) :][::-1] for name in names])[::-1]
+    first = commonprefix(names)  # noqa: RUF071  # by characters, as a glob needs
+    last = commonprefix([name[len(first) :][::-1] for name in names])[::-1]  # noqa: RUF071  # likewise
     return [f"{first}*{last}"]
-
-
-def _common_start(names: Sequence[str]) -> str:
-    """What all names begin with: the first and the last one in order differ earliest."""
-    low, high = min(names), max(names)
-    pairs = enumerate(zip(low, high, strict=False))
-    return low[: next((at for at, (one, other) in pairs if one != other), len(low))]

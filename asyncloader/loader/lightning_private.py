@@ -1,4 +1,4 @@
-"""All that the library takes from Lightning beyond what Lightning documents: each name, and what for.
+"""What the library uses of Lightning beyond what Lightning documents: each name, and what for.
 
 =================================================  ==========================================================
 name, in ``lightning.pytorch``                     what for
@@ -26,7 +26,7 @@ from ..errors import users_level
 #: The two names that Lightning is installed by.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
-#: How far up from ``iter(loader)`` it may be: methods of a subclass may lie in between.
+#: How many frames above ``iter(loader)`` it may be: methods of a subclass may lie in between.
 _FRAMES = 10
 
 
@@ -34,9 +34,9 @@ class _BatchReader(NamedTuple):
     """Lightning's ``Trainer``, which iterates a loader.
 
     Attributes:
-        holds: Whether it has read a batch and not yet used it, to be asked when a state is saved; None if it
-            reads none ahead. It does so with a loader without a length, to know which batch is the last, and
-            a run that is resumed would miss that batch.
+        holds: Called when a state is saved: whether it has read a batch and not yet used it. None if it reads
+            none ahead. It reads ahead in a loader without a length, to know which batch is the last, and a
+            resumed run would miss that batch.
         epoch: The epoch that it trains; None if it does not train.
     """
 
@@ -45,7 +45,7 @@ class _BatchReader(NamedTuple):
 
 
 def find_reader() -> _BatchReader | None:
-    """Lightning's ``Trainer``, if that iterates the loader here: nothing that is public tells a loader so."""
+    """Lightning's ``Trainer``, if that iterates the loader here. Nothing public says so to a loader."""
     packages = [name for name in _PACKAGES if name in sys.modules]
     calls = list(_calls(packages)) if packages else []
     if not any(call.module.startswith("loops.") for call in calls):
@@ -57,26 +57,25 @@ def find_reader() -> _BatchReader | None:
         is_early = trainer.ckpt_path is not None and not any(call.function == "run" for call in calls)
     except (AttributeError, StopIteration, TypeError):
         warnings.warn(
-            "this release of Lightning is not known to asyncloader, which cannot tell how the Trainer reads "
-            "the loader: a training that is resumed may miss one batch, if the loader has no length, and may "
-            "begin with the order of epoch 0. Install Lightning 2.6, or resume from states of the loader "
-            "that you save and load yourself",
+            "asyncloader does not know this release of Lightning and cannot see how the Trainer reads the "
+            "loader: a resumed training may miss one batch, if the loader has no length, and may begin with "
+            "the order of epoch 0. Install Lightning 2.6, or save and load states of the loader yourself",
             stacklevel=users_level(),
         )
         return None
     if epoch is not None and is_early:
         warnings.warn(
-            "Lightning's Trainer opens the loader before it has read where to resume, and does not open it "
-            "again: samples come twice, since the training goes on and the loader begins anew. "
-            "trainer.estimated_stepping_batches in configure_optimizers does so; compute the number of steps "
-            "yourself, as len(loader) * epochs",
+            "Lightning's Trainer opened the loader before it has read where to resume, and does not reopen "
+            "it: samples are repeated, since the training goes on and the loader begins anew. "
+            "trainer.estimated_stepping_batches in configure_optimizers causes this; compute the number of "
+            "steps yourself, as len(loader) * epochs",
             stacklevel=users_level(),
         )
     return _BatchReader(holds, epoch)
 
 
 class _Call(NamedTuple):
-    """A call of one of Lightning's methods: the object's, and its module inside the package."""
+    """A call of one of Lightning's methods: its object, and its module inside the package."""
 
     module: str
     function: str
@@ -94,8 +93,8 @@ def _calls(packages: list[str]) -> Iterator[_Call]:
         module = _module_in(packages, frame)
         if module is None or not module.startswith(("loops.", "utilities.")):
             return  # a hook of the user's, which reads a loader of its own
-        # Only of a frame of theirs: one that was asked for its variables keeps what they hold until it ends,
-        # also what the program has deleted meanwhile.
+        # Only of a frame of Lightning's: reading a frame's variables keeps what they hold until it ends, also
+        # what the program has deleted meanwhile.
         yield _Call(module, frame.f_code.co_name, frame.f_locals.get("self"))
         frame = frame.f_back
 
@@ -114,7 +113,7 @@ def _is_fetcher(owner: Any) -> bool:
 
 
 def _reads_by_hand(owner: Any) -> bool:
-    """Whether it hands the iterator itself to the training step."""
+    """Whether it passes the iterator itself to the training step."""
     return any(kind.__name__ == "_DataLoaderIterDataFetcher" for kind in type(owner).__mro__)
 
 

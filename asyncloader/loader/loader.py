@@ -1,8 +1,7 @@
 """The facade: torch's DataLoader, for every kind of dataset, with ``async for``.
 
-It is a subclass of torch's, so that whoever asks ``isinstance`` is told yes, and torch itself checks the
-parameters that it shares. What it does with a dataset is in ``kinds/``; what training libraries probe is
-in ``interop``.
+It is a subclass of torch's, so that ``isinstance`` is true of it, and torch itself checks the parameters that
+both have. What it does with a dataset is in ``stream`` and ``torch``.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ import reprlib
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import torch.utils.data
 from typing_extensions import TypeVar
 
+from ..flow.engine import run_in_thread
 from ..observe.page import report_html
 from ..observe.report import Report
 from ..observe.statistics import Statistics
@@ -31,46 +31,19 @@ from ..torch_compat.adapt import torch_reads
 from ..torch_compat.loop import AsyncDoor
 from ..torch_private import attributes_at_rest
 from ..workers.ray import RayWorkers, count_workers
-from .kind import DatasetKind, Loader, alike_in_replicas
+from .kind import alike_in_replicas
 from .lightning_private import find_reader
-from .options import check_batching, check_trace
+from .options import check_batching, check_path
 from .stream import Streamed, StreamKind
 from .torch import TorchKind
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# What training libraries probe a loader for: Lightning's ``isinstance``, accelerate's mark.
-
-# Libraries ask this before they give a loader another sampler (Lightning), or deal it to ranks themselves.
-# Registered, since the recipe itself must not need torch.
+# Libraries check this before they give a loader another sampler (Lightning), or deal it to ranks themselves.
+# Registered, since the dataset itself must not need torch.
 torch.utils.data.IterableDataset.register(Dataset)
 torch.utils.data.IterableDataset.register(AsyncIterableDataset)
-
-
-def accelerate_keeps(loader: Loader[object], torchs_loop: bool) -> bool:
-    """Whether accelerate's ``prepare`` must hand on the loader as it is, as if it had prepared it itself.
-
-    Otherwise it makes torch's own loader anew from the dataset, which cannot read all that ours can. A
-    stream deals itself to the ranks, and moves its batches with ``device=``.
-
-    Raises:
-        RuntimeError: It can do neither, since the dataset is one that torch's loader cannot read and that
-            nobody has dealt to the ranks.
-    """
-    if not torchs_loop:
-        return True
-    if torch_reads(loader.dataset):
-        return False
-    world = resolve_world(None, None, lambda: process_group(sys.modules), {})
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-    if world.size > 1 and not isinstance(sampler, torch.utils.data.DistributedSampler):
-        raise RuntimeError(
-            f"accelerate cannot deal a {type(loader.dataset).__name__} to {world.size} ranks, since it "
-            "would read it with torch's own loader, which does not know datasets of this kind. Give the "
-            "DataLoader a DistributedSampler, or load a stream (from_urls, from_iterable)"
-        )
-    return True
 
 
 # What a loader may be given to load.
@@ -86,7 +59,7 @@ AnyDataset: TypeAlias = Streamed | MapStyle | Iterable[Any] | AsyncIterable[Any]
 
 
 def shown_dataset(dataset: Any) -> str:
-    """A dataset on one line: a recipe in full, all else cut short, since it may be a list of a million."""
+    """A dataset on one line: a stream in full, others cut short, since one may be a list of a million."""
     if isinstance(dataset, Dataset):
         return repr(dataset)
     short = reprlib.Repr()
@@ -94,15 +67,15 @@ def shown_dataset(dataset: Any) -> str:
     return " ".join(short.repr(dataset).split())
 
 
-# What a batch is, nobody can tell from a dataset: Any, unless a function that collates says it.
+# The type of a batch does not follow from that of a dataset: Any, unless a collating function declares it.
 T = TypeVar("T", covariant=True, default=Any)
 
 
-class DataLoader(Loader[T]):
+class DataLoader(torch.utils.data.DataLoader[T]):
     """Loads the batches of a dataset, for ``for`` and for ``async for``.
 
     The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its
-    meaning and its errors; the rest are additions. Constructing one starts nothing. Used as a context
+    meaning and its errors; the others are additions. Constructing one starts nothing. Used as a context
     manager it closes what its latest iterator holds when the block is left; without, iterators clean up
     when the loop ends or is left.
 
@@ -112,13 +85,13 @@ class DataLoader(Loader[T]):
       is the next epoch, shuffled by (seed, epoch). What differs from torch is named below.
     - Map style, an object with ``__getitem__``: as in torch. If ``__getitem__`` or ``__getitems__`` is
       ``async def``, the items of a batch are fetched concurrently, at most 48 at a time.
-    - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy, and one
-      that never asks ``get_worker_info()`` is told; ``asyncloader.split_iterable`` deals it exactly. A plain
-      iterable, or an object with ``__aiter__``, is treated alike.
+    - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy, and a warning
+      names a dataset that never calls ``get_worker_info()``; ``asyncloader.split_iterable`` deals it exactly.
+      A plain iterable, or an object with ``__aiter__``, is treated alike.
 
     Args:
         dataset: See above.
-        batch_size: Samples per batch; None hands on single samples as they are.
+        batch_size: Samples per batch; None delivers single samples as they are.
         shuffle: Draw the samples in a new order in each epoch; map style only. Streams refuse it, and
             ``sampler`` and ``batch_sampler``: shuffle in the dataset.
         sampler: An iterable of indices; excludes ``shuffle``.
@@ -126,15 +99,15 @@ class DataLoader(Loader[T]):
         num_workers: Worker processes; 0 loads in this one. A stream is then read on threads, which
             overlaps I/O with the consumer; more pay when decoding takes more CPU than one core has.
         collate_fn: Makes a batch of a list of samples; torch's rules by default.
-        pin_memory: Hand on batches in page-locked memory; without an accelerator it warns, as torch.
+        pin_memory: Deliver batches in page-locked memory; without an accelerator it warns, as torch.
         drop_last: Leave out the short last batch; of a stream, that of each lane.
         timeout: Seconds that a batch may take to come, and a stream's workers to start; 0 for as long as it
             takes. The TimeoutError says which worker takes so long; of a stream, whether it runs, sleeps or
             was stopped, and where its code is.
         worker_init_fn: Called with the worker's number in each worker, after seeding.
-        multiprocessing_context: How workers start, torch's platform default if None. Whatever is
-            pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:
-            their workers always come from a clean process.
+        multiprocessing_context: How workers start, torch's platform default if None. Their objects are
+            pickled with cloudpickle, so lambdas and local classes work. Streams refuse this option: their
+            workers always come from a clean process.
         generator: Draws the workers' base seed, and the order unless a dataset does; torch's own if None, and
             of replicas one that is seeded with their rank.
         prefetch_factor: Batches that each worker makes ahead; 2 with workers. Streams take it without
@@ -143,14 +116,14 @@ class DataLoader(Loader[T]):
             workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
             Ray's actors, which start in seconds, are kept with it alone.
         pin_memory_device: Deprecated by torch; warns as there.
-        in_order: False hands on batches as workers are done with them, each once, in another order in each
-            run; states are as exact. A stream without workers always comes in order.
+        in_order: False delivers batches as workers finish them, each once, in another order in each run;
+            states are as exact. A stream without workers always comes in order.
         device: For streams: deliver batches on this device, copied on a side stream (implies
             page-locked memory).
         lanes: For streams: into how many an epoch is dealt; the same number gives the same batches for
             any number of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
         rank: This process's rank; from ``torch.distributed`` or the launcher's environment by default. It
-            does not split a dataset of torch's kinds, whose workers are only told of it: use a
+            does not split a dataset of torch's kinds, whose workers can only read it: use a
             ``DistributedSampler``, or ``split_iterable``.
         world_size: The number of ranks; given together with ``rank``.
         mesh: Of a training where several processes read the same (tensor, pipeline, sequence parallel), the
@@ -165,14 +138,14 @@ class DataLoader(Loader[T]):
         batching: For streams: which samples make a batch, instead of a fixed number of them:
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
         uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
-            together, and warn; ``"pad"`` with batches of no samples, which ``is_empty`` tells; ``"raise"`` a
+            together, and warn; ``"pad"`` with batches of no samples, which ``is_empty`` finds; ``"raise"`` a
             ``RanksError``; ``"ignore"``. None, the default, is ``"stop"`` where as many processes read as the
             process group has, since a collective of fewer waits for ever, and ``"ignore"`` elsewhere. Where
             that may leave out more than 2 % of shards' samples, a pass raises a ``RanksError`` before its
-            first batch: with an index nothing is left out, or say one of the others.
+            first batch: with an index nothing is left out, or choose one of the others.
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
-            same place is always an error, and what user code raises is never tried again.
+            same place is always an error, and what user code raises is never retried.
         snapshot_every_n_steps: Batches between two calls of an iterable dataset's ``state_dict`` that a
             worker makes ahead of yours; 1: most are cheap. 0: none after its first batch.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
@@ -186,7 +159,8 @@ class DataLoader(Loader[T]):
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
         ImportError: ``workers`` asks for Ray, and it is not installed.
-        ValueError: As torch, in its words; for streams, options that contradict each other or cannot be.
+        ValueError: As torch, in its words; for streams, options that contradict each other or are out of
+            range.
     """
 
     @with_advice(LOADER_OPTIONS)
@@ -234,9 +208,11 @@ class DataLoader(Loader[T]):
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
         self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
         num_workers = count_workers(workers, num_workers)
-        check_trace(trace)
+        check_path("trace", "file", trace)
         batch_size = check_batching(batching, batch_size, drop_last)
-        self._kind: DatasetKind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
+        self._kind: StreamKind | TorchKind = (
+            StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
+        )
         self._kind.check(
             self,
             shuffle=shuffle,
@@ -265,7 +241,7 @@ class DataLoader(Loader[T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if self.dataset is not dataset:  # the user's own object, past torch's guard against changing it
+        if self.dataset is not dataset:  # the user's own object; torch's guard refuses a plain assignment
             object.__setattr__(self, "dataset", dataset)
         self.prefetch_factor = self.prefetch_factor or prefetch_factor  # of a stream also without workers
         self._kind.attach(self)
@@ -276,7 +252,7 @@ class DataLoader(Loader[T]):
             raise missing(self, type(self).__name__, name, LOADER_ATTRIBUTES)
 
     def __repr__(self) -> str:
-        if "_kind" not in self.__dict__:  # of a subclass, on its way to our constructor
+        if "_kind" not in self.__dict__:  # a subclass that has not called our constructor yet
             return super().__repr__()
         many = f"batch_size={self.batch_size}" if self.batching is None else f"batching={self.batching}"
         parts = [shown_dataset(self.dataset), many, f"num_workers={self.num_workers}"]
@@ -322,10 +298,10 @@ class DataLoader(Loader[T]):
 
         A stream starts at the epoch's beginning, unless a position in this very epoch was loaded before:
         a training loop that calls this at the top of each epoch must not undo a resume. Of torch's kinds
-        the samplers and the dataset are told, if they have a ``set_epoch``.
+        the ``set_epoch`` of samplers and dataset is called, if they have one.
 
         Raises:
-            ValueError: ``epoch`` is negative or no int.
+            ValueError: ``epoch`` is negative or not an int.
         """
         self._kind.set_epoch(self, epoch)
 
@@ -349,7 +325,7 @@ class DataLoader(Loader[T]):
         kinds it has what a stateful sampler or dataset returns, as it is, and the states of generators.
 
         Raises:
-            Exception: What a stateful sampler or dataset raised when it was asked, in its worker or here.
+            Exception: What the ``state_dict`` of a sampler or dataset raised, in its worker or here.
         """
         return self._kind.state_dict(self)
 
@@ -361,9 +337,9 @@ class DataLoader(Loader[T]):
 
         Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
         unread; torch's default generator, if order or seeds come from it, is set at once to its state of when
-        ``state`` was made. A dataset with methods of these names is told its own state, in each worker;
-        another iterable one is read again from the beginning of the epoch, and a warning says so. Both need
-        the same number of workers.
+        ``state`` was made. A dataset with a ``load_state_dict`` gets its own state, in each worker; another
+        iterable one is read again from the beginning of the epoch, and a warning says so. Both need the same
+        number of workers.
 
         ``{}`` makes the loader begin anew: a stream with epoch 0, the others with the next epoch.
 
@@ -379,6 +355,18 @@ class DataLoader(Loader[T]):
         """Stop the latest iteration and free what it holds, and the process that workers come from."""
         self._kind.close(self)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await run_in_thread(self.close, "asyncloader-close")
+
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: the loader, and nothing that is running, persistent workers neither."""
         return {**attributes_at_rest(self), "_kind": copy.copy(self._kind)}
@@ -386,11 +374,39 @@ class DataLoader(Loader[T]):
     # --- what others probe ---
 
     def check_worker_number_rationality(self) -> None:
-        """torch's warning of more workers than cores, which does not hold for workers that wait for bytes."""
+        """torch's warning of more workers than cores, which is wrong for workers that wait for bytes."""
         if self._kind.torchs_loop:
             super().check_worker_number_rationality()
 
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """accelerate asks this of a loader that it uses as it is: whether to save and load its state.
+
+        It has one file for all ranks, which all write, so this is False where there are several.
+        """
+        return resolve_world(None, None, lambda: process_group(sys.modules), {}).size == 1
+
     @cached_property
     def _is_accelerate_prepared(self) -> bool:
-        """What accelerate's ``prepare`` asks, and sets: True has it hand on the loader as it is."""
-        return accelerate_keeps(self, self._kind.torchs_loop)
+        """accelerate's ``prepare`` reads this, and sets it: whether it must return the loader as it is.
+
+        Otherwise it makes torch's own loader anew from the dataset, which cannot read all that ours can. A
+        stream deals itself to the ranks, and moves its batches with ``device=``.
+
+        Raises:
+            RuntimeError: Neither is possible: torch's loader cannot read the dataset, and it is not dealt to
+                the ranks.
+        """
+        if not self._kind.torchs_loop:
+            return True
+        if torch_reads(self.dataset):
+            return False
+        world = resolve_world(None, None, lambda: process_group(sys.modules), {})
+        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
+        if world.size > 1 and not isinstance(sampler, torch.utils.data.DistributedSampler):
+            raise RuntimeError(
+                f"accelerate cannot deal a {type(self.dataset).__name__} to {world.size} ranks, since it "
+                "would read it with torch's own loader, which does not know datasets of this kind. Give the "
+                "DataLoader a DistributedSampler, or load a stream (from_urls, from_iterable)"
+            )
+        return True

@@ -1,13 +1,12 @@
-"""The passes of a loader: the latest, where the next begins, and what they are counted and traced with."""
+"""The passes of a loader: the latest one, where the next one begins, and the counters of each."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import users_level
 from ..observe.report import Setup, judge
@@ -17,8 +16,10 @@ from ..observe.trace_keeping import Trace
 from ..plan.lanes import Cursor, check_epoch
 from ..plan.topology import World
 from ..stores.expanding import expand_home
-from .kind import Loader
-from .run import Run
+from .run import Run, closing_after
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
 
 CountBatches: TypeAlias = Callable[[int], int]
 """The number of batches of an epoch; TypeError, with the reason, where that is not known."""
@@ -45,21 +46,22 @@ class Passes:
         self._next_counts = False
         #: Whether that is a state which was loaded.
         self._is_loaded = False
-        #: What was said of epochs' lengths.
+        #: The lengths of epochs that were returned to the user.
         self._lengths: dict[int, int] = {}
-        #: What was said of the latest pass before its first batch: whoever asks then goes by it, and never
-        #: asks for what comes after the last batch. Lightning does, and opens passes that it does not read.
+        #: The length of the latest pass, if it was returned before its first batch: a caller may then stop
+        #: after that many batches, without a request for what follows the last one. Lightning does, and opens
+        #: passes that it does not read.
         self._promised: int | None = None
 
     # --- the next pass ---
 
     def begin(self, count_batches: CountBatches) -> Cursor:
-        """Where the next pass begins, which is being opened: see to the latest one."""
+        """Where the next pass begins, which is being opened; closes or checks the latest one."""
         cursor, unread = self._following(), self._unread()
         if unread is None:
             self._warn_of_cut_epoch(count_batches)
         else:
-            unread.close()  # whoever still reads it is told, and does not get the same samples again
+            unread.close()  # its iterator then raises, and does not give the same samples again
         cursor.is_stopped = False  # it goes on
         return cursor
 
@@ -97,12 +99,12 @@ class Passes:
         """The epoch of the pass that begins next."""
         return self._following().epoch
 
-    # --- what is told ---
+    # --- questions ---
 
     def reached(self) -> Cursor:
         """Where the consumer stands; of an epoch that is over, the beginning of the next one.
 
-        Of one that was ended with samples left that is not yet known: whoever goes on may want those.
+        If all ranks were stopped with samples left, it stays in that epoch: the user may want those samples.
         """
         run = self.latest
         if run is None or self._next_counts:
@@ -142,23 +144,23 @@ class Passes:
         return self._next if unread is None else unread.cursor.copy()
 
     def _unread(self) -> Run | None:
-        """The latest pass, if none of the batches that it has was used.
+        """The latest pass, if none of its batches was used.
 
-        Its length was asked for and then no batch; or all that was asked for is still held by its consumer.
+        Either its length was requested and then no batch, or its consumer still holds all batches unused.
         """
         run = self.latest
         if run is None or self._next_counts or self._is_read_out(run):
             return None
-        if run.is_deferred:
+        if run.holds is not None:
             return run if run.cursor.batches == run.batches_before else None
         return None if self._promised is None or run.counters.batches else run
 
     def _is_read_out(self, run: Run) -> bool:
-        """Whether a pass is at its end, or at what its consumer takes for it."""
+        """Whether a pass is at its end, or at the length that its consumer knows."""
         return run.exhausted or run.cursor.batches == self._promised
 
     def _warn_of_cut_epoch(self, count_batches: CountBatches) -> None:
-        """Say so if the latest pass was left where another epoch ends: somebody takes all to be alike."""
+        """Warn if the latest pass was left where another epoch ends: its consumer takes all to be alike."""
         run = self.latest
         if run is None or run.exhausted or run.cursor.batches not in self._lengths.values():
             return
@@ -166,100 +168,69 @@ class Passes:
         if delivered < (length := count_batches(epoch)):
             warnings.warn(
                 f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
-                "ends: whoever asked for len(loader) takes it for the length of all epochs, as Lightning's "
-                "Trainer does. They are of one length if the shards are",
+                "ends: the loop takes len(loader) for the length of all epochs, as Lightning's Trainer does. "
+                "Epochs are of one length if the shards are",
                 stacklevel=users_level(),
             )
 
 
-# What a loader counts its passes with: where the file of a traced one goes, and what stands in it.
+# The counters of a loader's passes, and the files of traced ones.
 
 
 def close_unbegun(counters: Meter) -> Callable[..., None]:
-    """What closes the counters of a pass that does not begin, on the way out of a context.
-
-    What kept it from beginning is what the user has to know; that the file cannot be written either, as on a
-    full disk, is a note to it.
-    """
+    """What closes the counters of a pass that does not begin, on the way out of a context."""
 
     def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        try:
+        with closing_after(error):
             counters.close()
-        except OSError as at_close:
-            if error is None:
-                raise
-            error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
 
     return leave
 
 
-class Traces:
-    """The traces of one loader's passes, each of which has a file of its own."""
+def meter_maker(
+    loader: DataLoader[Any], world: World, setup: Setup, written: set[str]
+) -> Callable[..., Meter]:
+    """A function that makes the counters of a pass from their options; it does not refer to the loader.
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
+    Args:
+        loader: Says whether its passes are traced, and where to.
+        world: Its rank.
+        setup: What the verdict on the pass depends on.
+        written: The files of the loader's traces: each pass has one of its own.
 
-    def counting(self, loader: Loader[Any], world: World, setup: Setup) -> Callable[..., Meter]:
-        """What makes the counters of a pass, given their options; it holds no loader.
-
-        Args:
-            loader: Says whether its passes are traced, and where to.
-            world: Its rank.
-            setup: What the verdict on the pass goes by.
-
-        Raises:
-            ValueError: There is no folder for the file.
-        """
-        if loader.trace is None:
-            return Meter
-        path = os.path.abspath(expand_home(os.fspath(loader.trace)))
-        if not os.path.isdir(folder := os.path.dirname(path)):
-            raise ValueError(
-                f"trace should be the path of a file in a folder that is there, but got trace={path!r}, and "
-                f"{folder} is no folder; make it, or name another"
-            )
-        about = {
-            "loader": repr(loader),
-            "rank": world.rank,
-            "world_size": world.size,
-            "replica": world.replica,
-            "replicas": world.replicas,
-            "num_workers": loader.num_workers,
-            "batch_size": loader.batch_size,
-        }
-        return _Traced(path, about, setup, world, self._taken)
-
-
-@dataclass(frozen=True)
-class _Traced:
-    """Makes the counters of traced passes.
-
-    Attributes:
-        path: As the user said it.
-        about: What the file says of the loader.
-        setup: What the verdict goes by.
-        world: Whose they are.
-        taken: The files of its passes before.
+    Raises:
+        ValueError: There is no folder for the file.
     """
+    if loader.trace is None:
+        return Meter
+    path = os.path.abspath(expand_home(os.fspath(loader.trace)))
+    if not os.path.isdir(folder := os.path.dirname(path)):
+        raise ValueError(
+            f"trace should be the path of a file in an existing folder, but got trace={path!r}, and "
+            f"{folder} is no folder; make it, or name another"
+        )
+    about = {
+        "loader": repr(loader),
+        "rank": world.rank,
+        "world_size": world.size,
+        "replica": world.replica,
+        "replicas": world.replicas,
+        "num_workers": loader.num_workers,
+        "batch_size": loader.batch_size,
+    }
 
-    path: str
-    about: Mapping[str, Any]
-    setup: Setup
-    world: World
-    taken: set[str]
+    def judged(statistics: Statistics) -> dict[str, Any]:
+        return {"report": asdict(judge(statistics, setup)), "setup": asdict(setup)}
 
-    def __call__(self, **options: Any) -> Meter:
-        epoch, passes, about = options["epoch"], options["passes"], self.about
+    def traced(**options: Any) -> Meter:
+        epoch, passes = options["epoch"], options["passes"]
         # Where a loader has no such number, its passes are counted.
         number = passes - 1 if epoch is None else epoch
-        whose = self.world.name if self.world.processes > 1 else ""
-        place = run_path(self.path, epoch=number, whose=whose, taken=self.taken)
+        whose = world.name if world.processes > 1 else ""
+        place = run_path(path, epoch=number, whose=whose, taken=written)
         check_run_path(place)
-        self.taken.add(place)
-        told = {**about, "epoch": epoch, "passes": passes}
-        trace = Trace(place, told, partial(_judged, self.setup), self.world.process, self.world.name)
-        return Meter(trace=trace, **options)
+        written.add(place)
+        of_pass = {**about, "epoch": epoch, "passes": passes}
+        return Meter(trace=Trace(place, of_pass, judged, world.process, world.name), **options)
 
-
-def _judged(setup: Setup, statistics: Statistics) -> dict[str, Any]:
-    return {"report": asdict(judge(statistics, setup)), "setup": asdict(setup)}
+    return traced

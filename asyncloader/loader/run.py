@@ -1,4 +1,4 @@
-"""A pass as its consumer holds it: batch by batch, for both kinds of loop, and its end."""
+"""A pass as its consumer sees it: batch by batch, for both kinds of loop, and its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -23,7 +24,9 @@ from ..observe.statistics import Meter
 from ..observe.stopwatch import IDLE
 from ..pipeline.stream import LanesJob, Note, read_lanes
 from ..plan.lanes import Cursor
-from .fleet import Makers, NoteSink
+from ..plan.topology import BATCHES_AHEAD, share_memory
+from .fleet import NoteSink
+from .kind import StreamOptions
 
 T = TypeVar("T", covariant=True)
 
@@ -39,12 +42,12 @@ class Delivery:
         note: What came with it.
 
     Attributes:
-        is_given: Set as the last thing before the consumer has it, with no call behind: a handler of a signal
-            runs at calls alone, and what it raises before leaves the batch undelivered.
-        is_recorded: In the audit.
+        is_given: Set last before the consumer has it, with no call behind: signal handlers run only at calls,
+            and what one raises before that leaves the batch undelivered.
+        is_recorded: Whether it is in the audit.
     """
 
-    # Here, and not with each: there is one for each sample where these are not batched.
+    # Class attributes: without batching there is an instance for each sample.
     is_given = False
     is_recorded = False
 
@@ -61,9 +64,17 @@ class Run:
         counters: Of the pass.
         stack: Everything to be closed with the pass.
         timeout_s: How long the next batch may take; None for as long as it takes.
-        makers: Say what they are at when it takes longer.
-        if_empty: What to warn of if the epoch ends without a batch, as filters that nothing meets make it.
+        describe_wait: Says what the producers of batches do when it takes longer; takes seconds at most.
+        left_at_ends: What operators have left out behind the last batch of each lane that has ended.
+        if_empty: What to warn of if the epoch ends without a batch, as when no row meets its filters.
         recording: Of what is delivered, if that is audited; closed with the pass.
+
+    Attributes:
+        batches_before: How many batches of the epoch were delivered before this pass.
+        exhausted: Whether all its batches were delivered.
+        is_over: Whether no more batches come, whatever the reason.
+        holds: If set, the cursor moves over a batch when the next one is requested. Called when a state is
+            saved: whether the consumer has received that batch and not used it.
     """
 
     def __init__(
@@ -72,31 +83,29 @@ class Run:
         cursor: Cursor,
         counters: Meter,
         stack: ExitStack,
+        *,
         timeout_s: float | None,
-        makers: Makers,
-        if_empty: str | None = None,
-        recording: Recording | None = None,
+        describe_wait: Callable[[], str],
+        left_at_ends: Mapping[int, Sequence[LeftSamples]],
+        if_empty: str | None,
+        recording: Recording | None,
     ) -> None:
-        self._makers = makers
-        self._source = source
-        self._stack = stack
-        self._timeout_s = timeout_s
-        self._if_empty = if_empty
-        self._recording = recording
+        self._source, self._stack = source, stack
+        self._timeout_s, self._describe_wait = timeout_s, describe_wait
+        self._left_at_ends, self._if_empty, self._recording = left_at_ends, if_empty, recording
         self._cursor = cursor
-        #: How many batches were delivered before this pass.
         self.batches_before = cursor.batches
         self.counters = counters
-        self.exhausted = False
-        self._holds: Callable[[], bool] | None = None
-        # What the cursor has not passed, in the order of the batches: one, unless several threads ask.
+        self.exhausted = self.is_over = False
+        self.holds: Callable[[], bool] | None = None
+        # What the cursor has not passed, in the order of the batches: one, unless several threads iterate.
         self._deliveries: deque[Delivery] = deque()
-        # For whoever moves the cursor, which a state that is saved does too. Re-entrant: a garbage collection
+        # Held while the cursor moves, which saving a state does too. Re-entrant: a garbage collection
         # meanwhile may run the finalizer that ends this pass.
         self._moving = threading.RLock()
-        self._closed = self._is_half_freed = False
+        self._is_half_freed = False
         self._owner = os.getpid()
-        # One batch after the other, though several threads or tasks may ask: each gets one of its own.
+        # One batch after the other, though several threads or tasks may iterate: each gets its own batches.
         self._thread_turn = threading.Lock()
         self._task_turn = asyncio.Lock()
         # When the consumer last let the event loop turn, and after how many batches.
@@ -110,7 +119,7 @@ class Run:
             TimeoutError: The batch did not come in time; a later call may get it, as in torch.
             RuntimeError: The pass was closed before its end.
         """
-        self._check_owner()  # in a forked process others may have held the lock, for ever
+        self._check_owner()  # in a forked process the lock may be held for ever
         came: tuple[Any, Note] | None = None
         try:
             with self._thread_turn:
@@ -122,13 +131,13 @@ class Run:
                     self.counters.waited()
                     self._check_open()
                     if isinstance(error, ReceiveTimeout):
-                        raise self._timed_out(self._makers.describe_wait()) from None
+                        raise self._timed_out(self._describe_wait()) from None
                     self._end(error)
                     drop_frames(error)
                     raise
                 delivery = self._count(came[1])
         except BaseException as error:
-            if came is not None:  # it has left the source, and comes again with the state alone
+            if came is not None:  # it has left the source: only a resume from a state gives it again
                 del came
                 self._end(error)
             raise
@@ -139,7 +148,7 @@ class Run:
         self._check_owner()
         async with self._task_turn:
             delivered = self.counters.batches
-            # Once after each batch: who gives up at once, as by asyncio.timeout(0), would else never get any.
+            # Once after each batch: a caller with asyncio.timeout(0) would otherwise never get any.
             if delivered != self._yielded_after and perf_counter() - self._yielded_s >= _TURN_S:
                 self._yielded_after = delivered
                 await asyncio.sleep(0)
@@ -152,12 +161,14 @@ class Run:
                     batch, note = await self._source.receive_async()
             except (asyncio.CancelledError, GeneratorExit):
                 self.counters.waited()
-                raise  # one caller gives up; whose iterator this is may go on
+                raise  # one caller gives up; others may go on with this iterator
             except BaseException as error:
                 self.counters.waited()
                 self._check_open()
                 if isinstance(error, TimeoutError) and deadline.expired():
-                    raise self._timed_out(await self._makers.describe_wait_async()) from None
+                    doing: list[str] = []
+                    await run_in_thread(lambda: doing.append(self._describe_wait()), "asyncloader-observe")
+                    raise self._timed_out(doing[0]) from None
                 await self._end_async(error)
                 drop_frames(error)
                 raise
@@ -166,24 +177,14 @@ class Run:
     @property
     def cursor(self) -> Cursor:
         """Where the consumer stands."""
-        if self._deliveries and (self._holds is None or not self._holds()):
+        if self._deliveries and (self.holds is None or not self.holds()):
             self._hand_over()
         return self._cursor
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was ended in step with ranks that had no more, and some had."""
+        """Whether all ranks ended together while some still had batches."""
         return self.exhausted and self.counters.cut_short
-
-    @property
-    def is_over(self) -> bool:
-        """Whether there is no batch to be had any more."""
-        return self._closed
-
-    @property
-    def is_deferred(self) -> bool:
-        """Whether a batch counts as delivered when its consumer has used it."""
-        return self._holds is not None
 
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
@@ -193,7 +194,7 @@ class Run:
             self.counters.close()
 
     async def aclose(self) -> None:
-        """Like ``close``; what takes long of it does not hold up the event loop."""
+        """Like ``close``, without blocking the event loop for long."""
         try:
             self._free()
         finally:
@@ -203,10 +204,10 @@ class Run:
                 self.counters.close()
 
     def _free(self) -> None:
-        self._closed = True
+        self.is_over = True
         self.counters.end()
         try:
-            if self._is_half_freed:  # the stack has dropped what it was at when that was interrupted
+            if self._is_half_freed:  # the stack has dropped the callback that was interrupted
                 self._source.close()
             self._is_half_freed = True
             self._stack.close()
@@ -217,21 +218,13 @@ class Run:
         finally:
             if self._recording is not None:
                 self.cursor  # noqa: B018  # moves over what was given
-                # What is left behind a batch that was not delivered comes again.
-                for lane, left_out in self._makers.left_at_ends.items() if self.exhausted else ():
+                # What was left out behind an undelivered batch comes again.
+                for lane, left_out in self._left_at_ends.items() if self.exhausted else ():
                     self._recording.left_at_end(lane, left_out)
                 self._recording.close(self.exhausted, self.counters.stopped)
 
-    def defer(self, holds: Callable[[], bool]) -> None:
-        """Move the cursor over a batch when the next one is asked for.
-
-        Args:
-            holds: Asked when a state is saved: whether the consumer has that batch in hand and not used it.
-        """
-        self._holds = holds
-
     def _hand_over(self) -> None:
-        """Move the cursor over what the consumer was given; interrupted anywhere, it can be done again."""
+        """Move the cursor over what the consumer was given; can be repeated if interrupted anywhere."""
         with self._moving:
             while self._deliveries and (first := self._deliveries[0]).is_given:
                 note = first.note
@@ -245,7 +238,7 @@ class Run:
                 del self._deliveries[0]
 
     def save(self) -> None:
-        """See to it that what was delivered so far is on disk, if that is audited: it is about to be saved.
+        """Write what was delivered so far to the audit, if there is one: a state is about to be saved.
 
         Raises:
             OSError: The audit cannot be written.
@@ -255,7 +248,7 @@ class Run:
             self._recording.flush()
 
     def _begin_wait(self) -> None:
-        """What is due before a batch is taken: an error then loses none."""
+        """What has to happen before a batch is taken: an error then loses none."""
         if self._deliveries:
             self._hand_over()
         now_s = self.counters.wait()
@@ -263,7 +256,7 @@ class Run:
             self._recording.flush_if_due(now_s)
 
     def _check_owner(self) -> None:
-        """Refuse a pass that is not ours to read."""
+        """Refuse a pass of another process."""
         if self._owner != os.getpid():
             raise RuntimeError(
                 f"this iterator belongs to process {self._owner}, and a process forked from it would take "
@@ -271,12 +264,12 @@ class Run:
             )
 
     def _check_open(self) -> None:
-        """Refuse one that is over; also one that was closed by somebody else while we waited."""
+        """Refuse one that is over, also one that was closed from elsewhere while we waited."""
         if self.exhausted:
             raise EndOfChannel
-        if self._closed:
+        if self.is_over:
             end_daemon_at_exit()
-            # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
+            # Not StopIteration: a loop that goes on after an error must not take this for the epoch's end.
             raise RuntimeError(
                 "this iterator was closed before the end of its epoch, by an error, close(), or an "
                 "iterator made later that began at the same place; iterate the loader anew, from its "
@@ -286,14 +279,14 @@ class Run:
     def _count(self, note: Note) -> Delivery:
         self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
         delivery = Delivery(note)
-        if note.position is not None:  # one of no samples stands for no lane's
+        if note.position is not None:  # an empty batch is of no lane
             self._deliveries.append(delivery)
         return delivery
 
     def _deliver(self, batch: Any, note: Note) -> Any:
         """Count a batch that a coroutine gives, and mark it as given."""
         self._count(note).is_given = True
-        if self._holds is None:
+        if self.holds is None:
             self._hand_over()
         return batch
 
@@ -301,34 +294,35 @@ class Run:
         return TimeoutError(f"no batch came within timeout={self._timeout_s:g} seconds: {doing}")
 
     def _end(self, error: BaseException) -> None:
-        with self._ending(error):
+        self.exhausted = isinstance(error, EndOfChannel)
+        with closing_after(None if self.exhausted else error):
             self.close()
         self._warn_if_empty()
 
     async def _end_async(self, error: BaseException) -> None:
-        with self._ending(error):
+        self.exhausted = isinstance(error, EndOfChannel)
+        with closing_after(None if self.exhausted else error):
             await self.aclose()
         self._warn_if_empty()
-
-    @contextmanager
-    def _ending(self, error: BaseException) -> Iterator[None]:
-        """What ``error`` means for the pass, which is closed within."""
-        self.exhausted = isinstance(error, EndOfChannel)
-        try:
-            yield
-        except Exception as at_close:
-            if self.exhausted:
-                raise at_close from None
-            # The first one is what the user has to know.
-            add_note(error, f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
 
     def _warn_if_empty(self) -> None:
         if self.exhausted and self._if_empty is not None and not self.cursor.batches:
             warnings.warn(self._if_empty, stacklevel=users_level())
 
 
+@contextmanager
+def closing_after(error: BaseException | None) -> Iterator[None]:
+    """Make what fails in closing a note on ``error``, which the user has to know first; raise it if None."""
+    try:
+        yield
+    except Exception as at_close:
+        if error is None:
+            raise at_close from None
+        add_note(error, f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+
+
 class BatchIterator(Generic[T]):
-    """One pass over a loader, for both kinds of loop. Letting go of it frees what it holds."""
+    """One pass over a loader, for both kinds of loop. Its garbage collection frees what it holds."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -354,13 +348,9 @@ class BatchIterator(Generic[T]):
         except EndOfChannel:
             raise StopAsyncIteration from None
         except BaseException:
-            del self  # an error's traceback holds this frame: not also the iterator, and so the pass
+            del self  # an error's traceback holds this frame, which must not hold the iterator and its pass
             raise
         return batch
-
-    def defer(self, holds: Callable[[], bool]) -> None:
-        """See ``Run.defer``."""
-        self._run.defer(holds)
 
     def close(self) -> None:
         """End the pass now and free what it holds."""
@@ -381,91 +371,67 @@ class BatchIterator(Generic[T]):
 
 
 def stream_in_thread(
-    job: LanesJob, batches_ahead: int, batch_bytes: int, counters: Meter, stack: ExitStack
+    job: LanesJob, options: StreamOptions, notes: NoteSink, counters: Meter, stack: ExitStack
 ) -> LanesInThread:
     """Read the lanes on an engine and a thread of this process.
 
     Args:
         job: All lanes of the rank.
-        batches_ahead: At most so many batches are made and not yet received, the one in the making included.
-        batch_bytes: And at most so many bytes of them; one is always let in.
-        counters: Told what is asked of the network.
+        options: Bound the batches that are made and not yet received, the one in the making included: their
+            number, and their bytes, where one is always accepted.
+        notes: Takes in every note.
+        counters: Count all requests to the network.
         stack: Closes what is started here.
     """
     keep_freed_pages()
     if job.recipe.runs_on_threads:
         share_arenas()
+    batch_bytes = share_memory(options.memory_bytes, pins=False).batch_bytes
+    least = max(batch_bytes // (options.prefetch_factor or BATCHES_AHEAD), 1)
     stopwatch = job.open_stopwatch()
     stack.callback(counters.spend_rest, stopwatch)  # when all has ended
     engine = stack.enter_context(Engine())
 
-    def rest() -> None:
-        stopwatch.enter(IDLE)
-
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
-        least = max(batch_bytes // batches_ahead, 1)
         stopwatch.move_here()
         with closing(read_lanes(job, engine, stopwatch)) as items:
             while made := list(islice(items, 1)):
                 size_bytes = max(made[0][1].size_bytes, least)
-                yield made.pop(), size_bytes  # nothing here holds it while it waits
+                yield made.pop(), size_bytes  # this frame does not hold the batch while it waits
 
-    producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches", on_wait=rest)
+    idle = partial(stopwatch.enter, IDLE)
+    producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches", on_wait=idle)
     stack.callback(producer.close)
     producer.start()
-    intake = NoteSink(job, counters)
-    stack.callback(intake.warn_of_shortfalls)
-    return LanesInThread(job, producer, intake)
+    return LanesInThread(producer, notes)
 
 
 class LanesInThread:
     """A ``Receiver`` of the batches of all lanes, which one thread makes in the order of their turns.
 
     Args:
-        job: Names the lanes.
         producer: The thread.
-        intake: Told of every note.
+        notes: Takes in every note.
     """
 
-    def __init__(self, job: LanesJob, producer: Producer[tuple[Any, Note]], intake: NoteSink) -> None:
-        self._producer = producer
-        self._intake = intake
-        self._open = {lane for lane, _ in job.turns}
+    def __init__(self, producer: Producer[tuple[Any, Note]], notes: NoteSink) -> None:
+        self._producer, self._notes = producer, notes
+        self.close = producer.close
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
-        while self._open:
+        while True:
             batch, note = self._producer.receive(timeout_s)
-            if self._take_in(note):
+            if self._notes.add(note):
                 return batch, note
-        raise EndOfChannel
 
     async def receive_async(self) -> tuple[Any, Note]:
         """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
-        while self._open:
+        while True:
             batch, note = await self._producer.receive_async()
-            if self._take_in(note):
+            if self._notes.add(note):
                 return batch, note
-        raise EndOfChannel
-
-    @property
-    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
-        """What operators have left out behind the last batch of each lane that has ended."""
-        return self._intake.left_at_ends
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._producer.close()
 
     def describe_wait(self) -> str:
         """Where the thread is that makes the batches."""
         return f"the thread that makes them is at\n{self._producer.describe_stack()}"
-
-    async def describe_wait_async(self) -> str:
-        """Like ``describe_wait``."""
-        return self.describe_wait()
-
-    def _take_in(self, note: Note) -> bool:
-        if note.position is None:
-            self._open.remove(note.lane)
-        return self._intake.add(note)

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
@@ -19,14 +19,17 @@ from ..torch_compat.loop import close_torch_iterator
 from ..torch_compat.resuming import TorchState
 from ..torch_compat.split import UnsplitNotice
 from ..torch_private import forget_iterator
-from .kind import Loader, check_replicas, check_sampler, is_told_who_reads, setup_of_torch, world_of
-from .passes import Traces
+from .kind import check_replicas, check_sampler, setup_of_torch, world_of
+from .passes import meter_maker
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
 
 _STREAM_OPTIONS = ["audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven", "workers"]
 
 
 class TorchKind:
-    """Has torch's loop read a dataset; see ``Kind``.
+    """Has torch's loop read a dataset; its methods are those of ``StreamKind``.
 
     Args:
         dataset: Map style, iterable style, or one of their asynchronous forms.
@@ -39,10 +42,10 @@ class TorchKind:
         self._dataset = dataset
         self._notice = UnsplitNotice()
         self._standing = TorchState()
-        self._traces = Traces()
+        self._traces: set[str] = set()
         self._latest: weakref.ref[Any] | None = None
 
-    def check(self, loader: Loader[Any], **torchs: Any) -> None:
+    def check(self, loader: DataLoader[Any], **torchs: Any) -> None:
         if isinstance(self._dataset, PurePath) or (isinstance(self._dataset, str) and "/" in self._dataset):
             raise TypeError(  # not which name: it may be a URL with a signature
                 f"expected a dataset, but got the name of one, a {type(self._dataset).__name__}; "
@@ -59,31 +62,37 @@ class TorchKind:
                 f"AsyncIterableDataset), but the dataset is a {type(self._dataset).__name__}"
             )
 
-    def default_collate(self, batch_size: int | None, batching: Any) -> None:
+    def default_collate(self, batch_size: int | None, batching: Any) -> Callable[[Any], Any] | None:
         return None
 
-    def attach(self, loader: Loader[Any]) -> None:
-        self._world = _world_of_workers(loader)
-        if is_told_who_reads(loader):
+    def attach(self, loader: DataLoader[Any]) -> None:
+        try:
+            self._world = world_of(loader)
+        except ValueError:
+            if (loader.rank, loader.world_size, loader.mesh) != (None, None, None):
+                raise
+            # Only workers read it here, so an odd environment is no reason to refuse what torch accepts.
+            self._world = World(origin="alone")
+        if loader.mesh is not None:
             check_replicas(loader, self._world)
             if not is_iterable(loader.dataset):
                 check_sampler(loader, self._world)
 
-    def open(self, loader: Loader[Any]) -> Any:
+    def open(self, loader: DataLoader[Any]) -> Any:
         # An adapter stands in for its dataset; all else is what the loader has, which may be replaced.
         dataset = self.seen if self.seen is not self._dataset else loader.dataset
         tell_unsplit = partial(self._notice.tell, loader.dataset)
-        counting = self._traces.counting(loader, self._world, setup_of_torch(loader, self._dataset))
+        counting = meter_maker(loader, self._world, setup_of_torch(loader, self._dataset), self._traces)
         iterator = self._standing.open(loader, dataset, self._world, tell_unsplit, counting)
         self._latest = weakref.ref(iterator)
         return iterator
 
-    def length(self, loader: Loader[Any]) -> int:
+    def length(self, loader: DataLoader[Any]) -> int:
         length = torch.utils.data.DataLoader.__len__(loader)
         self._standing.promise(length)
         return length
 
-    def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
+    def set_epoch(self, loader: DataLoader[Any], epoch: int) -> None:
         self._standing.tell_epoch(epoch, loader)
         batch_sampler = loader.batch_sampler
         parts = [loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None), self._dataset]
@@ -92,7 +101,7 @@ class TorchKind:
             if callable(told):
                 told(epoch)
 
-    def follow_epoch(self, loader: Loader[Any], epoch: int) -> None:
+    def follow_epoch(self, loader: DataLoader[Any], epoch: int) -> None:
         self._standing.follow_epoch(epoch, loader)
 
     def defer(self, holds: Callable[[], bool]) -> None:
@@ -102,19 +111,19 @@ class TorchKind:
     def statistics(self) -> Statistics:
         return self._standing.statistics()
 
-    def report(self, loader: Loader[Any]) -> Report:
+    def report(self, loader: DataLoader[Any]) -> Report:
         return judge(self.statistics(), setup_of_torch(loader, self._dataset))
 
-    def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
+    def state_dict(self, loader: DataLoader[Any]) -> dict[str, Any]:
         return self._standing.save(loader, self._world)
 
-    def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, loader: DataLoader[Any], state: Mapping[str, Any]) -> None:
         self._standing.load(state, loader, self._world)
 
-    def describe(self, loader: Loader[Any]) -> list[str]:
-        return [str(self._world)] if is_told_who_reads(loader) else []
+    def describe(self, loader: DataLoader[Any]) -> list[str]:
+        return [str(self._world)] if loader.mesh is not None else []
 
-    def close(self, loader: Loader[Any]) -> None:
+    def close(self, loader: DataLoader[Any]) -> None:
         latest, self._latest = self._latest_iterator(), None
         if latest is not None:
             close_torch_iterator(latest)
@@ -124,14 +133,4 @@ class TorchKind:
         return self._latest() if self._latest is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_latest": None, "_standing": copy.copy(self._standing), "_traces": Traces()}
-
-
-def _world_of_workers(loader: Loader[Any]) -> World:
-    try:
-        return world_of(loader)
-    except ValueError:
-        if loader.rank is not None or loader.world_size is not None or is_told_who_reads(loader):
-            raise
-        # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
-        return World(origin="alone")
+        return {**self.__dict__, "_latest": None, "_standing": copy.copy(self._standing), "_traces": set()}

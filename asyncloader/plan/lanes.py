@@ -1,7 +1,7 @@
 """Lanes: the streams an epoch is dealt into, and who computes which.
 
 An epoch is one global sequence of batches. Its samples are dealt to ``L`` lanes (``pieces``); batch ``j``
-comes from lane ``j mod L``, and at step ``k`` rank ``r`` of ``R`` delivers batch ``k * R + r``. Hence rank
+comes from lane ``j mod L``, and at step ``k`` rank ``r`` of ``R`` delivers batch ``k * R + r``. So rank
 ``r`` owns the lanes ``l`` with ``l mod R == r``, takes a batch from each in turn, and the sequence is the
 same for every number of workers and every world size that divides ``L``.
 """
@@ -58,12 +58,12 @@ def worker_lanes(lanes: Sequence[int], num_workers: int) -> list[list[int]]:
 
 
 def check_ranks(count: int, world: World, of: str = "shards") -> None:
-    """Refuse what would leave a rank without anything.
+    """Refuse a dataset that would leave a rank without anything.
 
     Args:
-        count: How many lanes can have something; of a single rank any number will do.
+        count: How many lanes can have something; for a single rank any number will do.
         world: The ranks.
-        of: Of what each of these lanes then has one.
+        of: What each of these lanes then has one of.
 
     Raises:
         ValueError: Fewer than there are ranks.
@@ -82,8 +82,8 @@ def check_ranks(count: int, world: World, of: str = "shards") -> None:
 class Rotation:
     """Whose turn it is: of the lanes that have not run dry, the one that has delivered the fewest batches.
 
-    Among equals the first. Of lanes that began together each so delivers one in turn; and the turn is known
-    from what each has delivered, whoever had the lanes until now.
+    Among equals the first. So lanes that began together deliver one each in turn, and the turn follows from
+    what each has delivered, in whatever worker or rank.
 
     Args:
         delivered: How many batches each lane has delivered so far.
@@ -94,7 +94,7 @@ class Rotation:
         heapq.heapify(self._waiting)
 
     def __iter__(self) -> Iterator[int]:
-        """The lane whose turn it is, for ever, until all are dry; ``advance`` and ``mark_dry`` move on."""
+        """The lane whose turn it is, until all are dry; ``advance`` and ``mark_dry`` move on."""
         while self._waiting:
             yield self._waiting[0][1]
 
@@ -111,8 +111,8 @@ class Rotation:
 # Permutations that are the same on every machine and with every version of every library.
 
 # SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-# NumPy's and Python's own shuffles do not promise the same order from one release to the next, and a
-# saved position must mean the same samples for as long as the file exists.
+# NumPy's and Python's own shuffles may give another order in the next release, and a saved position must mean
+# the same samples for as long as the file exists.
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -132,12 +132,12 @@ def permutation(n: int, *key: int) -> list[int]:
 
 
 def draw_order(n: int, *key: int) -> npt.NDArray[np.int64]:
-    """``permutation`` as an array, for whoever wants a part of it: ``(n,) int64``."""
+    """``permutation`` as an array: ``(n,) int64``."""
     return np.argsort(draw_words(n, *key), kind="stable")
 
 
 def draw_words(n: int, *key: int) -> npt.NDArray[np.uint64]:
-    """The first words of the stream that ``key`` seeds, one as likely as another: ``(n,) uint64``."""
+    """The first words of the stream that ``key`` seeds, uniformly distributed: ``(n,) uint64``."""
     state = np.zeros(1, np.uint64)
     for part in (*key, len(key)):
         word = np.array([part & 0xFFFF_FFFF_FFFF_FFFF], np.uint64)
@@ -151,38 +151,37 @@ def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return z ^ (z >> np.uint64(31))
 
 
-# Which epochs a loop may ask for, when it has loaded a position in one.
+# Which epoch a loop may set after it has loaded a position in another.
 
 
 def check_epoch(asked: int, epoch: int, batches: int, length: int | None) -> None:
-    """Refuse an epoch that would silently drop a loaded position: a loop that counts anew after a resume.
+    """Refuse an epoch that would silently drop a loaded position, as in a loop that restarts its count.
 
     Args:
-        asked: What ``set_epoch`` was told; another one than ``epoch``.
+        asked: The argument of ``set_epoch``; another one than ``epoch``.
         epoch: That of the loaded position.
         batches: How many of it were delivered; at least one.
         length: How many it has; None where that is not known, and the next epoch may be right.
 
     Raises:
-        ValueError: The epoch is not over, or another one than the next is asked for.
+        ValueError: The epoch is not over, or ``asked`` is not the next one.
     """
     if asked == epoch + 1 and (length is None or batches >= length):
         return
     of = "" if length is None else f" of {length}"
     raise ValueError(
-        f"the loaded state is in epoch {epoch} behind {batches}{of} batches, but set_epoch({asked}) would "
-        f"begin epoch {asked}, so that samples came twice or not at all. Go on with set_epoch({epoch}), or "
-        "without it; to begin anew, make a loader and load nothing. A trainer that cannot ask for "
-        "len(loader), as transformers' with max_steps, counts from 0 again: give the dataset a length, or "
-        "end it with .repeat()"
+        f"the loaded state is in epoch {epoch} after {batches}{of} batches, but set_epoch({asked}) would "
+        f"begin epoch {asked}: samples would be repeated or lost. Go on with set_epoch({epoch}), or without "
+        "it; to begin anew, make a loader and load nothing. A trainer without len(loader), as transformers' "
+        "with max_steps, counts from 0 again: give the dataset a length, or end it with .repeat()"
     )
 
 
-# How many samples lanes hold and how many batches those make, worked out before anything is read.
+# How many samples lanes hold and how many batches those make, computed before anything is read.
 
 
 class UnknownCount(TypeError):
-    """How many samples there are cannot be known beforehand; the message says why."""
+    """The number of samples cannot be known beforehand; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +189,12 @@ class Deal:
     """Lanes of one pass, and all that decides which samples they are dealt.
 
     Attributes:
-        lanes: Those asked about.
+        lanes: The lanes in question.
         lane_count: How many there are.
         epoch: Number of the pass.
         order_seed: Draws the order of shards; None for the order given.
         repetition: Which repetition of the data within the epoch this is.
-        component: Which component of a mixture they are lanes of, behind those of the mixtures around it.
+        component: Which component of a mixture they are lanes of, after those of the mixtures around it.
         varies: Whether they differ from repetition to repetition also where shards keep their order.
     """
 
@@ -258,8 +257,8 @@ class Row:
     Attributes:
         position: Where it goes on; empty at its beginning.
         batches: How many it has delivered.
-        done: Whether it is known to have no more. One that has none need not be known as such: opened at
-            its end it is found dry, and passed over.
+        done: Whether it is known to have ended. A lane at its end may have a row that does not say so: opened
+            there it is found dry, and is skipped.
     """
 
     position: Position = field(default_factory=dict)
@@ -275,8 +274,8 @@ class Cursor:
         epoch: Number of the pass.
         lanes: The rank's lanes.
         rows: Of each lane that is not at its beginning.
-        is_stopped: Whether all ranks were stopped here, with others that had no more: the next epoch comes
-            after it, or what was left of this one.
+        is_stopped: Whether all ranks were stopped here since some had no batch left. Then the next pass is
+            that of the next epoch, or of what was left of this one.
     """
 
     epoch: int
@@ -285,7 +284,7 @@ class Cursor:
     is_stopped: bool = False
 
     def ended(self, lane: int) -> None:
-        """``lane`` has no more batches."""
+        """Note that ``lane`` has ended."""
         self.rows[lane] = replace(self.rows.get(lane, Row()), done=True)
 
     @property
@@ -294,7 +293,7 @@ class Cursor:
         return sum(row.batches for row in self.rows.values())
 
     def delivered(self, lane: int, position: Position) -> None:
-        """The consumer has been given a batch of ``lane`` which ends at ``position``."""
+        """Note that the consumer has a batch of ``lane`` which ends at ``position``."""
         self.rows[lane] = self.row_behind(lane, position)
 
     def row_behind(self, lane: int, position: Position) -> Row:
@@ -310,5 +309,5 @@ class Cursor:
         )
 
     def copy(self) -> Cursor:
-        """Another one that stays where this one is now."""
+        """A copy that stays where this one is now."""
         return Cursor(self.epoch, self.lanes, dict(self.rows), self.is_stopped)

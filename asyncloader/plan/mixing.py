@@ -1,18 +1,18 @@
 """Which component of a mixture each sample of a lane is taken from. Pure.
 
 A *draw* takes the next sample of one component. A *leg* is a run of draws among the same components: where
-one runs dry and the others go on, a new leg begins. Which component draw ``n`` of a leg is of is a function
-of (weights, seed, epoch, lane, who runs dry before, n), and is worked out from ``n`` alone.
+one runs dry and the others go on, a new leg begins. The component of draw ``n`` of a leg is a function of
+(weights, seed, epoch, lane, which components ran dry before, n), and is computed without the draws before.
 
 The schedule is a tree over the components. Of the ``m`` draws that have come to a node, ``floor(p m + u)``
 went to its left child: a Beatty sequence, which is Bresenham's line ("Algorithm for computer control of a
-digital plotter", 1965), so the one child's draws lie among the other's as evenly as can be. The tree is
+digital plotter", 1965), so the one child's draws lie among the other's as evenly as possible. The tree is
 Huffman's ("A method for the construction of minimum-redundancy codes", 1952), which keeps the heavy
 components near the root, where nothing adds up. The phase ``u`` is drawn by the key, so that lanes do not all
 take from a rare component at the same time, out of the phases for which no component is a whole sample off.
 
-So after any number of draws each of up to four components is within one sample of its weight's part, which
-nobody can better (Tijdeman, "The chairman assignment problem", 1980), and each of any number within two.
+So after any number of draws each of up to four components is within one sample of its weight's part, which is
+the best possible (Tijdeman, "The chairman assignment problem", 1980), and each of any number within two.
 Independent draws would be off by ``sqrt(n)``.
 """
 
@@ -34,13 +34,13 @@ from .lanes import draw_words
 
 Stop: TypeAlias = Literal["first", "all", "repeat"]
 
-# Shares and phases are whole numbers of this part of one, so that every machine works out the same. A rare
-# component's share is off by less than a sample in 10 ** 14.
+# Shares and phases are multiples of this fraction, so that every machine computes the same. The share of a
+# rare component is off by less than a sample in 10 ** 14.
 _BITS = 48
 _ONE = 1 << _BITS
 
-# Draws worked out at a time; what a call costs (some 20 us a component) is lost among them. At most 2 ** 15:
-# a share times as many stays below 2 ** 63.
+# Draws computed at a time: many, so that the cost of a call (some 20 us a component) does not matter. At most
+# 2 ** 15, so that a share times their number stays below 2 ** 63.
 _AT_ONCE = 1024
 
 
@@ -109,7 +109,7 @@ class Schedule:
 
 
 class Draws:
-    """The draws of a leg, in order, made as far as there are samples for them.
+    """The draws of a leg, in order, as far as there are samples for them.
 
     Args:
         weights, key: See ``Schedule``.
@@ -165,10 +165,10 @@ class Draws:
 
 
 def goes_on_without(gone: int, live: Iterable[int], endless: Sequence[bool], stop: Stop) -> bool:
-    """Whether a lane that has nothing of a component, or nothing more, goes on with those that are left.
+    """Whether a lane in which a component has run dry, or has no samples, goes on with those that are left.
 
-    Not with none; nor, where the first that is dry ends it, with endless ones alone, which would go on for
-    ever in a lane that happens to have nothing of what was to end it.
+    It needs at least one. And where the first dry component ends it, endless ones alone do not count: a lane
+    without samples of the finite component would never end.
 
     Args:
         gone: The component.
@@ -177,9 +177,8 @@ def goes_on_without(gone: int, live: Iterable[int], endless: Sequence[bool], sto
         stop: When the lane ends.
     """
     left = list(live)
-    if stop == "first" and not endless[gone] and all(endless[number] for number in left):
-        return False
-    return bool(left)
+    is_cut = stop == "first" and not endless[gone] and all(endless[number] for number in left)
+    return bool(left) and not is_cut
 
 
 def mixed_count(
@@ -203,7 +202,7 @@ def mixed_count(
     total, left, gone = 0.0, list(counts), list[int]()
     while live:
         leg = Schedule(*leg_of(weights, key, gone))
-        # Those of which the lane has none are passed over where they are found to be.
+        # Components without samples in the lane are dropped at their first draw.
         absent = {leg.find(number, 0): number for number in live if not counts[number]}
         at = min(absent, default=math.inf)
         ends = [
@@ -300,7 +299,7 @@ def _find(tree: _Tree, component: int, nth: int) -> int | None:
 Weights: TypeAlias = Sequence[float] | Mapping[str, float]
 """A number for each component: in their order, or by their names."""
 
-# So that the sum of any is finite.
+# So that any sum is finite.
 _MOST = 1e300
 
 
@@ -310,12 +309,12 @@ class EpochWeights:
 
     Args:
         names: Of the components.
-        given: The weights of all epochs; by the epoch from which on they count, from 0 on; a function of the
-            epoch; or None, for equal ones.
+        given: The weights of all epochs; a mapping from the first epoch of each set of weights, from 0 on; a
+            function of the epoch; or None, for equal ones.
 
     Raises:
         TypeError: They are of another type.
-        ValueError: They are no weights of these components; a message says what is wrong with them.
+        ValueError: They are not weights of these components; the message says why.
     """
 
     names: tuple[str, ...]
@@ -325,12 +324,12 @@ class EpochWeights:
         given: Any = self.given
         if given is None or callable(given):
             self.of(0)
-        else:  # as tuples: a list may be changed by whoever gave it, and an iterator has its numbers once
+        else:  # as tuples: the caller may change a list, and an iterator gives its numbers once
             kept = self._of_epochs(given) or self._checked(given, "weights")
             object.__setattr__(self, "given", kept)
 
     def _of_epochs(self, given: Any) -> dict[int, tuple[float, ...]]:
-        """Weights by epoch; none if they are given otherwise."""
+        """Weights by epoch; an empty dict if they are given in another form."""
         if not isinstance(given, Mapping):
             return {}
         by_epoch = {epoch: found for key, found in given.items() if (epoch := as_whole(key)) is not None}
@@ -338,7 +337,7 @@ class EpochWeights:
             return {}
         if by_epoch and min(by_epoch) != 0:
             raise ValueError(
-                f"weights that go by epoch should begin with epoch 0, but got those of {sorted(by_epoch)}"
+                f"weights by epoch should begin with epoch 0, but got those of {sorted(by_epoch)}"
             )
         return {epoch: self._checked(found, f"weights[{epoch}]") for epoch, found in by_epoch.items()}
 
@@ -387,7 +386,8 @@ class EpochWeights:
         for name, weight in zip(names, found, strict=True):
             if isinstance(weight, bool) or not isinstance(weight, Real):
                 raise TypeError(f"{what} should be numbers, but got {weight!r} for {name!r}")
-            # NumPy's smaller floats, which would warn of the bound, as Python's; integers may be of any size.
+            # NumPy's smaller floats would warn of the bound, so they become Python's; integers may be of any
+            # size.
             if not 0 <= (weight if isinstance(weight, int) else float(weight)) <= _MOST:
                 raise ValueError(
                     f"{what} should be 0 or more, up to {_MOST:g}, but got {weight!r} for {name!r}"

@@ -3,19 +3,21 @@
 The shards stand in the epoch's order. Without counts or sizes lane ``l`` of ``L`` gets the shards ``l``,
 ``l + L``, and so on. With sizes whole shards go to lanes so that these come out about equal, and each lane
 reads its own in the epoch's order. With counts the samples of all shards, one shard after another, are cut
-into ``L`` runs, of which the first ones have one sample more if they cannot all be equal: so every lane has
-as many batches as every other, or the first ones one more, and the global order of batches is the same for
-any number of ranks to the epoch's end. A ``Cut`` says which bytes of a shard hold the samples of a piece, as
-far as an index tells.
+into ``L`` runs. The first ones have one sample more if they cannot all be equal: so every lane has as many
+batches as every other, or the first ones one more, and the global order of batches is the same for any
+number of ranks to the epoch's end. A ``Cut`` says which bytes of a shard hold the samples of a piece, as far
+as an index contains that.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +26,12 @@ from ..types import Position
 from .lanes import Deal, draw_order, take_share
 
 # Orders that are kept: those of the repetitions that lanes are in at a time. Each takes 8 bytes a shard, and
-# with counts or sizes 8 more.
+# 8 more with counts or sizes.
 _MOST_KEPT = 2
 
-# Shards whose sizes differ by less than a thousandth of a lane go for equal, and stand in the epoch's order.
-# By their very sizes a lane would have the same shards in every epoch, and samples of different lanes are
-# never in one batch.
+# Shards whose sizes differ by less than a thousandth of a lane count as equal, and stay in the epoch's order.
+# With exact sizes a lane would have the same shards in every epoch, and samples of different lanes are never
+# in one batch.
 _PARTS_OF_LANE = 1000
 
 
@@ -37,9 +39,9 @@ class Piece(NamedTuple):
     """A run of samples of one shard.
 
     Attributes:
-        shard: Its number among the recipe's.
+        shard: Its number among the dataset's.
         first: Index in the shard of the first sample.
-        stop: Index behind the last one; None for all that there are, however many.
+        stop: Index behind the last one; None for all samples, however many.
     """
 
     shard: int
@@ -47,12 +49,12 @@ class Piece(NamedTuple):
     stop: int | None = None
 
 
-class Pieces(Sequence[Piece]):
-    """The pieces of one lane, in the order in which it reads them; each is made when it is asked for.
+class Pieces:
+    """The pieces of one lane, in the order in which it reads them; each is made on access.
 
     Args:
         shards: Their shards, ``(n,) int64``.
-        counts: Samples of each shard of the recipe, ``(shards,) int64``; None if they are whole, of any
+        counts: Samples of each shard of the dataset, ``(shards,) int64``; None if they are whole, of any
             length.
         first: Index of the first sample in the first shard.
         stop: Index behind the last sample in the last shard; None for all of it.
@@ -73,19 +75,7 @@ class Pieces(Sequence[Piece]):
     def __len__(self) -> int:
         return len(self.shards)
 
-    @overload
-    def __getitem__(self, index: int) -> Piece: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Piece]: ...
-
-    def __getitem__(self, index: int | slice) -> Piece | list[Piece]:
-        places = range(len(self.shards))
-        return list(map(self._at, places[index])) if isinstance(index, slice) else self._at(places[index])
-
-    def __iter__(self) -> Iterator[Piece]:
-        return map(self._at, range(len(self.shards)))
-
-    def _at(self, nth: int) -> Piece:
+    def __getitem__(self, nth: int) -> Piece:
         shard = int(self.shards[nth])
         if self._counts is None:
             return Piece(shard)
@@ -93,9 +83,12 @@ class Pieces(Sequence[Piece]):
         stop = self._stop if is_last and self._stop is not None else int(self._counts[shard])
         return Piece(shard, self._first if nth == 0 else 0, stop)
 
+    def __iter__(self) -> Iterator[Piece]:
+        return map(self.__getitem__, range(len(self.shards)))
+
 
 class Dealing:
-    """Deals the shards of a recipe to lanes.
+    """Deals the shards of a dataset to lanes.
 
     Args:
         shards: How many there are.
@@ -113,12 +106,10 @@ class Dealing:
         self._shards = shards
         self._counts = counts
         self._sizes = sizes
-        #: How many all shards have together, as far as they are counted.
+        #: How many samples all shards have together; 0 if they are not counted.
         self.samples = 0 if counts is None else int(counts.sum())
-        # By what draws them: a lane that is opened finds what another one has worked out.
-        self._orders: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
-        self._begins: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
-        self._lanes: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
+        # By what they are and what draws them: a lane that is opened finds what was computed for another one.
+        self._kept: dict[str, dict[Sequence[int] | None, npt.NDArray[np.int64]]] = {}
 
     def of_lane(self, lane: int, lanes: int, order_key: tuple[int, ...] | None) -> Pieces:
         """The pieces of one lane.
@@ -137,8 +128,7 @@ class Dealing:
         begins = self._samples_before(order_key, order)
         begin = lane * (self.samples // lanes) + min(lane, self.samples % lanes)
         end = begin + take_share(self.samples, lane, lanes)
-        # Shards without samples belong to the lane that they stand in, so that each is read, and checked,
-        # once.
+        # Shards without samples belong to the lane where they stand, so that each is read, and checked, once.
         low = int(begins.searchsorted(begin, "left"))
         high = len(order) if lane == lanes - 1 else int(begins.searchsorted(end, "left"))
         if begin < end and (low == len(order) or begins[low] > begin):
@@ -158,54 +148,65 @@ class Dealing:
         """
         if self._counts is not None:
             return [take_share(self.samples, lane, deal.lane_count) for lane in deal.lanes]
-        assert counts is not None, "nobody has counted the samples"
+        assert counts is not None, "the samples are not counted"
         order = self._order(deal.order_key)
         sums = np.zeros(deal.lane_count, np.int64)
         np.add.at(sums, self._lane_of_each(deal.lane_count, deal.order_key, order), counts[order])
         return [int(sums[lane]) for lane in deal.lanes]
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_orders": {}, "_begins": {}, "_lanes": {}}
+        return {**self.__dict__, "_kept": {}}
 
     def _order(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
         """All shards in the epoch's order, ``(shards,) int64``."""
-        if (order := self._orders.get(key)) is None:
-            order = np.arange(self._shards) if key is None else draw_order(self._shards, *key)
-            _keep(self._orders, key, order)
-        return order
+        draw = partial(np.arange, self._shards) if key is None else partial(draw_order, self._shards, *key)
+        return self._keep("order", key, draw)
 
     def _lane_of_each(
         self, lanes: int, key: tuple[int, ...] | None, order: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
         """The lane of each whole shard, in the epoch's order: ``(shards,) int64``."""
-        kept_as = (lanes, *(key or ()))
-        if (found := self._lanes.get(kept_as)) is None:
+
+        def deal() -> npt.NDArray[np.int64]:
             if self._sizes is None or lanes == 1:
-                found = np.arange(self._shards) % lanes
-            else:
-                found = _deal_by_size(self._sizes[order], lanes)
-            _keep(self._lanes, kept_as, found)
-        return found
+                return np.arange(self._shards) % lanes
+            return _deal_by_size(self._sizes[order], lanes)
+
+        return self._keep("lane", (lanes, *(key or ())), deal)
 
     def _samples_before(
         self, key: tuple[int, ...] | None, order: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
         """How many samples come before each shard, in the epoch's order: ``(shards,) int64``."""
-        if (begins := self._begins.get(key)) is None:
+
+        def add_up() -> npt.NDArray[np.int64]:
             assert self._counts is not None
             begins = np.zeros(self._shards, np.int64)
             np.cumsum(self._counts[order[:-1]], out=begins[1:])
-            _keep(self._begins, key, begins)
-        return begins
+            return begins
+
+        return self._keep("begin", key, add_up)
+
+    def _keep(
+        self, what: str, key: Sequence[int] | None, make: Callable[[], npt.NDArray[np.int64]]
+    ) -> npt.NDArray[np.int64]:
+        """What was made for ``key`` before, or what ``make`` makes."""
+        kept = self._kept.setdefault(what, {})
+        if (found := kept.get(key)) is None:
+            found = make()
+            while len(kept) >= _MOST_KEPT:
+                kept.pop(next(iter(kept)), None)
+            kept[key] = found
+        return found
 
 
 def _deal_by_size(sizes: npt.NDArray[np.int64], lanes: int) -> npt.NDArray[np.int64]:
     """The lane of each of the shards, ``(shards,) int64``: the largest first, each to the one with the least.
 
-    Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). Of lanes that have as
-    much the one with fewer shards is next, so that the first ``lanes`` shards go to as many lanes. In the end
-    lanes are numbered by what they have, the most first: ranks, of which each has every ``n``-th lane, then
-    differ by no more than lanes do.
+    Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). Of equal lanes the
+    one with fewer shards is next, so that the first ``lanes`` shards go to as many lanes. In the end lanes
+    are numbered by what they have, the most first: each rank has every ``n``-th lane, so ranks then differ
+    by no more than lanes do.
     """
     alike = max(int(sizes.sum()) // (lanes * _PARTS_OF_LANE), 1)
     largest_first = np.argsort(-(sizes // alike), kind="stable")
@@ -220,16 +221,6 @@ def _deal_by_size(sizes: npt.NDArray[np.int64], lanes: int) -> npt.NDArray[np.in
     found = np.empty(len(sizes), np.int64)
     found[largest_first] = numbers[dealt]
     return found
-
-
-def _keep(
-    kept: dict[Sequence[int] | None, npt.NDArray[np.int64]],
-    key: Sequence[int] | None,
-    made: npt.NDArray[np.int64],
-) -> None:
-    while len(kept) >= _MOST_KEPT:
-        kept.pop(next(iter(kept)), None)
-    kept[key] = made
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +250,7 @@ class Cut:
 def cut_piece(
     piece: Piece, start: Position, offsets: Sequence[tuple[int, int]] = (), samples: int | None = None
 ) -> Cut | None:
-    """What to read of a shard for ``piece`` from ``start`` on; None if there is no more of it.
+    """What to read of a shard for ``piece`` from ``start`` on; None if nothing of it is left.
 
     Args:
         piece: Which samples.
@@ -274,13 +265,9 @@ def cut_piece(
     if "byte" in start:
         sample, byte = first, start["byte"]
     else:
-        place = bisect_right(offsets, first, key=_sample_of)
+        place = bisect_right(offsets, first, key=itemgetter(0))
         sample, byte = offsets[place - 1] if place else (0, 0)
     stop_byte = None
-    if stop is not None and (place := bisect_left(offsets, stop, key=_sample_of)) < len(offsets):
+    if stop is not None and (place := bisect_left(offsets, stop, key=itemgetter(0))) < len(offsets):
         stop_byte = offsets[place][1]
     return Cut(first, stop, sample, byte, stop_byte)
-
-
-def _sample_of(offset: tuple[int, int]) -> int:
-    return offset[0]

@@ -214,24 +214,19 @@ def _to_position(paths: Sequence[Sequence[str]], values: Sequence[Any]) -> Posit
 
 
 def _fits(state: State) -> bool:
-    """Whether the state is of ranks, lanes and counts that there can be."""
+    """Whether the ranks, lanes and counts of the state can exist."""
     lanes: Any = state.recipe.get("lanes")
+    counts = [lanes, state.world_size]
+    for part in state.parts.values():
+        batches = (row.batches for row in part.rows.values())
+        counts += [part.epoch, part.replicas, *part.rows, *batches]
     return (
-        _is_count(lanes)
-        and _is_count(state.world_size)
+        all(map(_is_count, counts))
         and 0 < len(state.parts) <= state.world_size <= lanes
         and all(
             rank < state.world_size
-            and _is_count(part.epoch)
-            and _is_count(part.replicas)
             and part.replicas > 0
-            and all(
-                _is_count(lane)
-                and lane < lanes
-                and lane % state.world_size == rank
-                and _is_count(row.batches)
-                for lane, row in part.rows.items()
-            )
+            and all(lane < lanes and lane % state.world_size == rank for lane in part.rows)
             for rank, part in state.parts.items()
         )
     )
@@ -418,12 +413,11 @@ def _named_alike(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str,
     parts, mine_parts = saved.get("components"), mine.get("components")
     if isinstance(parts, list) and isinstance(mine_parts, list) and len(parts) == len(mine_parts):
         pairs = zip(parts, mine_parts, strict=True)
-        alike["components"] = [_named_alike(*pair) if _are_mappings(pair) else pair[0] for pair in pairs]
+        alike["components"] = [
+            _named_alike(*pair) if all(isinstance(part, Mapping) for part in pair) else pair[0]
+            for pair in pairs
+        ]
     return alike
-
-
-def _are_mappings(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, Mapping) for value in values)
 
 
 def _place(recipe: Mapping[str, Any]) -> Any:

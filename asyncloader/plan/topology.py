@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..quantity import as_whole
 
-# What the programs that start ranks tell each of them: torchrun, MPI's launchers, Slurm's ``srun``, TPUs.
+# The variables that launchers set in each rank: torchrun, MPI's launchers, Slurm's ``srun``, TPUs.
 #
-# Pure: environment variables in, a claim out. Launchers nest: ``srun`` often starts torchrun or a daemon of
-# MPI's once on each node, which then start the ranks. So the innermost is right, and it has at least as many
-# ranks as the one around it; where it has fewer, each of the outer ranks would think itself the whole world.
+# Pure: environment variables in, a ``LaunchInfo`` out. Launchers nest: ``srun`` often starts torchrun or an
+# MPI daemon once on each node, which then starts the ranks. So the innermost is right, and it has at least as
+# many ranks as the one around it. Where it has fewer, each outer rank would take itself for all of them.
 
 # From the inside out.
 _MPI = (
@@ -23,25 +23,25 @@ _MPI = (
     ("PMI_RANK", "PMI_SIZE", "MPICH or Intel MPI"),
 )
 
-# Tells a rank, but no size.
+# A rank without a size.
 _PMIX_RANK = "PMIX_RANK"
 
-# As whoever calls ``jax.distributed.initialize`` names them.
+# As programs that call ``jax.distributed.initialize`` name them.
 _JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX processes")
 
-# Of what starts processes on TPUs a list has an entry for each process of a slice, and the number is the
-# process's place in it. ``PJRT_LOCAL_PROCESS_RANK`` and its like count those of one host only.
+# Launchers of TPU processes set a list with an entry for each process of a slice, and a number, which is the
+# process's place in it. ``PJRT_LOCAL_PROCESS_RANK`` and similar ones count the processes of one host only.
 _TPU_PROCESS = ("CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES", "TPU processes, as of torch_xla")
 _TPU_WORKER = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU workers, one on each host")
 
 # Where a training has several slices.
 _SLICE = ("MEGASCALE_SLICE_ID", "MEGASCALE_NUM_SLICES")
 
-# Batch scripts, interactive shells and the like are steps to Slurm, too, numbered down from 2**32 or
-# named, and run once, whatever the number of tasks that their allocation is for.
+# Batch scripts and interactive shells are steps to Slurm, too, numbered down from 2**32 or named. They run
+# once, whatever the number of tasks of their allocation.
 _FIRST_SPECIAL_STEP = 0xFFFF_FF00
 
-# After which srun names a job that it starts for an interactive shell.
+# srun names a job that it starts for an interactive shell after the shell.
 _SHELLS = frozenset({"bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh"})
 
 _WAY_OUT = "pass rank= and world_size= to the loader (rank=0, world_size=1 reads everything)"
@@ -55,7 +55,7 @@ class LaunchInfo:
         rank: This process's number.
         size: How many ranks there are.
         origin: Which variables say so, and who set them.
-        shown: The variables with their values, as told in errors.
+        shown: The variables with their values, for errors.
     """
 
     rank: int
@@ -65,7 +65,7 @@ class LaunchInfo:
 
 
 def find_claim(environ: Mapping[str, str]) -> LaunchInfo | None:
-    """The word of the innermost launcher, None if there is none.
+    """What the innermost launcher says, None if there is none.
 
     Raises:
         ValueError: A variable is not a number, ``RANK`` or ``WORLD_SIZE`` is set without the other, or two
@@ -76,7 +76,7 @@ def find_claim(environ: Mapping[str, str]) -> LaunchInfo | None:
         _check_alone(environ)
         return None
     inner, *around = claims
-    # torchrun meets its ranks by itself: several of them, one in each task, may also be as many runs.
+    # torchrun finds its ranks without another launcher: one in each task may also be as many separate runs.
     if not _is_torchrun(environ):
         for outer in around:
             if outer.size > inner.size or (outer.size == inner.size and outer.rank != inner.rank):
@@ -91,26 +91,16 @@ def _claims(environ: Mapping[str, str]) -> Iterator[LaunchInfo]:
     """What all launchers say, the innermost first."""
     if "RANK" in environ or "WORLD_SIZE" in environ:
         yield _torch(environ)
-    if _has(environ, *_JAX[:2]):
-        yield _claim(environ, *_JAX)
-    if _has(environ, *_TPU_PROCESS[:2]):
-        yield _tpu(environ, *_TPU_PROCESS)
-    for rank, size, launcher in _MPI:
-        if _has(environ, rank, size):
-            yield _claim(environ, rank, size, launcher)
-    if (tasks := _tasks_of_step(environ)) is not None:
-        yield _claim(environ, "SLURM_PROCID", tasks, "a Slurm job step")
-    # Set for a whole container or machine, whatever is started there.
-    if _has(environ, *_TPU_WORKER[:2]):
-        yield _tpu(environ, *_TPU_WORKER)
-
-
-def _has(environ: Mapping[str, str], *names: str) -> bool:
-    return all(name in environ for name in names)
+    step = ("SLURM_PROCID", _tasks_of_step(environ) or "", "a Slurm job step")
+    # The last ones are set for a whole container or machine, whatever is started there.
+    for rank, size, launcher in (_JAX, _TPU_PROCESS, *_MPI, step, _TPU_WORKER):
+        if rank in environ and size in environ:
+            read = _tpu if size.startswith("TPU_") else _claim
+            yield read(environ, rank, size, launcher)
 
 
 def _check_alone(environ: Mapping[str, str]) -> None:
-    """Refuse a rank that is not the first, where nothing says of how many."""
+    """Refuse a rank that is not the first, where no variable says how many there are."""
     sizes = [(rank, size) for rank, size, _ in (_JAX, _TPU_PROCESS, *_MPI, _TPU_WORKER)]
     for rank, size in (*sizes, ("SLURM_PROCID", "SLURM_STEP_ID with SLURM_STEP_NUM_TASKS")):
         if environ.get(rank, "0") != "0":
@@ -149,7 +139,7 @@ def _claim(environ: Mapping[str, str], rank: str, size: str, launcher: str) -> L
 
 
 def _tpu(environ: Mapping[str, str], place: str, listed: str, launcher: str) -> LaunchInfo:
-    """Of a process that knows its place in a list of all those of its slice."""
+    """The rank of a process that knows its place in a list of all processes of its slice."""
     entries = [entry for entry in environ[listed].split(",") if entry.strip()]
     shown = f"{place}={environ[place]!r}, {listed} of {len(entries)}"
     rank = _number(environ, place, shown)
@@ -179,8 +169,8 @@ def _number(environ: Mapping[str, str], name: str, shown: str) -> int:
 def _tasks_of_step(environ: Mapping[str, str]) -> str | None:
     """Which variable counts the tasks of the Slurm step that this process is one of; None if it is none.
 
-    In a batch script and after ``salloc`` the variables of the allocation are set as well, and nobody runs
-    as many times as they say.
+    In a batch script and after ``salloc`` the variables of the allocation are set as well, though only one
+    process runs.
     """
     step = environ.get("SLURM_STEP_ID", "")
     if "SLURM_PROCID" not in environ or not step.isdecimal() or int(step) >= _FIRST_SPECIAL_STEP:
@@ -188,8 +178,8 @@ def _tasks_of_step(environ: Mapping[str, str]) -> str | None:
     tasks = next((name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if name in environ), None)
     if tasks is None or environ[tasks] == "1" or environ["SLURM_PROCID"] != "0":
         return tasks
-    # Of ``srun --pty`` only task 0 goes on. But what is run from such a shell inherits its variables, and
-    # may be the first step of an allocation; only the job's name tells the two apart.
+    # Of ``srun --pty`` only task 0 goes on. But a program run from such a shell inherits its variables, and
+    # may be the first step of an allocation; only the job's name distinguishes the two.
     if step == "0" and "SLURM_PTY_PORT" in environ:
         name = environ.get("SLURM_JOB_NAME", "")
         if name in _SHELLS:
@@ -210,14 +200,14 @@ class World:
     """The ranks that share the data: this one's number and how many there are.
 
     Several processes may be one rank, and read the same: the replicas of tensor, pipeline and sequence
-    parallel trainings. Whatever deals, orders, seeds or saves goes by ``rank`` and ``size`` alone, so that
+    parallel trainings. Dealing, order, seeds and states depend on ``rank`` and ``size`` alone, so that
     replicas get identical batches.
 
     Attributes:
         rank: Number of this rank, from 0.
         size: How many ranks there are.
-        origin: Who says so, in words; two worlds are equal by their numbers.
-        replica: Which of its processes this is, from 0. What is written once for a rank, the first writes.
+        origin: Where the numbers come from, in words; two worlds are equal by their numbers.
+        replica: Which of its processes this is, from 0. The first one writes what is written once for a rank.
         replicas: How many processes each rank is.
     """
 
@@ -247,7 +237,7 @@ class World:
 
     @property
     def name(self) -> str:
-        """What this process is called."""
+        """The name of this process in messages."""
         return f"rank {self.rank}" + (f", replica {self.replica}" if self.replicas > 1 else "")
 
     @property
@@ -257,7 +247,7 @@ class World:
 
     @property
     def processes(self) -> int:
-        """How many there are, those of all ranks together."""
+        """How many processes all ranks have together."""
         return self.size * self.replicas
 
     @classmethod
@@ -265,7 +255,7 @@ class World:
         """Rank and world size as the launcher sets them; alone if there is none.
 
         Raises:
-            ValueError: The variables of a launcher make no sense, or those of two contradict each other.
+            ValueError: The variables of a launcher are invalid, or those of two contradict each other.
         """
         claim = find_claim(environ)
         if claim is None:
@@ -291,8 +281,8 @@ def resolve_world(
         environ: The environment variables.
 
     Raises:
-        TypeError: ``rank`` or ``world_size`` is no whole number.
-        ValueError: They are not given together, or are no rank of a world; or as ``World.from_env``.
+        TypeError: ``rank`` or ``world_size`` is not a whole number.
+        ValueError: They are not given together, or are out of range; or as ``World.from_env``.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(
@@ -308,7 +298,7 @@ def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:
     """Rank and world size of torch's process group, None unless one is initialised.
 
     Args:
-        modules: ``sys.modules``. What was not imported is not initialised, and importing it is slow.
+        modules: ``sys.modules``. A module that was not imported is not initialised, and importing it is slow.
     """
     distributed = modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -333,7 +323,7 @@ class Topology:
     rank: int = 0
     world_size: int = 1
     epoch: int = 0
-    # Whoever wants to know whether a function has looked at the topology that it was given.
+    # Notes whether a function has read the topology that it was given.
     _reader: AskedTopology | None = field(default=None, init=False, repr=False, compare=False)
 
     def __getattribute__(self, name: str) -> Any:
@@ -350,12 +340,12 @@ class Topology:
 
 @dataclass(slots=True)
 class AskedTopology:
-    """The topology of the running source, and what it has looked at to find its part.
+    """The topology of the running source, and what it has read to find its part.
 
     Attributes:
         topology: The place of its lane.
-        asked: Whether it has looked at that.
-        asked_workers: Whether it has looked at torch's number of its worker, or how many there are.
+        asked: Whether it has read that.
+        asked_workers: Whether it has read torch's number of its worker, or how many there are.
     """
 
     topology: Topology
@@ -363,7 +353,7 @@ class AskedTopology:
     asked_workers: bool = field(default=False)
 
     def told(self) -> Topology:
-        """The topology for a function that is handed it: looking at the lane's place is asking."""
+        """The topology as an argument of a function: reading the lane's place sets ``asked``."""
         topology = replace(self.topology)
         object.__setattr__(topology, "_reader", self)
         return topology
@@ -375,7 +365,7 @@ _current: ContextVar[AskedTopology | None] = ContextVar("asyncloader_topology", 
 def get_topology() -> Topology:
     """The lane that is being read, from inside a dataset's ``__iter__`` or ``__aiter__``.
 
-    Outside a loader it is the one lane of a world of one, so that a dataset also works on its own.
+    Outside a loader it is the one lane of a world of one, so that a dataset also works alone.
     """
     here = _current.get()
     if here is None:
@@ -385,7 +375,7 @@ def get_topology() -> Topology:
 
 
 def current_topology() -> AskedTopology | None:
-    """The topology of the source that runs in this context; looking does not count as asking."""
+    """The topology of the source that runs in this context, without setting ``asked``."""
     return _current.get()
 
 
@@ -398,7 +388,7 @@ def enter_topology(here: AskedTopology) -> None:
 
 
 class MeshSlice(NamedTuple):
-    """A mesh of processes, and what it was cut out of, as torch's ``DeviceMesh`` tells them.
+    """A mesh of processes, and the mesh that it was cut out of, as in torch's ``DeviceMesh``.
 
     Attributes:
         names: Of its dimensions; None if they have none.
@@ -416,12 +406,12 @@ class MeshSlice(NamedTuple):
 
 
 def mesh_world(mesh: MeshSlice) -> World:
-    """The world whose ranks are the places in ``mesh``, of which all dimensions are data-parallel.
+    """The world whose ranks are the places in ``mesh``. All its dimensions are data-parallel.
 
-    What it was cut out of is as many meshes of the same shape beside each other: these are the replicas.
+    The mesh that it was cut out of consists of meshes of the same shape beside each other: the replicas.
 
     Raises:
-        ValueError: It has several dimensions and nobody chose them; or this process is not in it; or the
+        ValueError: It has several dimensions which were not chosen; or this process is not in it; or the
             meshes beside it are not of its shape.
     """
     names, by = mesh.names or (), ""
@@ -431,11 +421,11 @@ def mesh_world(mesh: MeshSlice) -> World:
         raise ValueError(
             "mesh should be the data-parallel part of a DeviceMesh, but got all of one with the dimensions "
             f"{shown or tuple(mesh.shape)}; give the one that is data-parallel, such as mesh[{one!r}], or "
-            "several, which are flattened. If all are, every process reads for itself: leave mesh= out"
+            "several, which are flattened. If all are, leave mesh= out: every process reads its own part"
         )
     if mesh.process not in mesh.processes:
         raise ValueError(
-            f"mesh should be one that this process is in, but it is number {mesh.process}, and the mesh has "
+            f"mesh should contain this process, but it is number {mesh.process}, and the mesh has "
             f"{', '.join(map(str, mesh.processes))}"
         )
     if names:
@@ -448,8 +438,8 @@ def mesh_world(mesh: MeshSlice) -> World:
 def _replica(processes: Sequence[int], uncut: Sequence[int]) -> tuple[int, int]:
     """Which mesh this is of those beside each other, and how many they are.
 
-    They are alike but for where they begin. By places rather than by coordinates, since a flattened
-    dimension is none of the mesh that it came from.
+    They differ only in where they begin. Compared by places rather than by coordinates, since a flattened
+    dimension is not one of the mesh that it came from.
     """
     places = {process: place for place, process in enumerate(uncut)}
     mine = sorted(places[process] for process in processes)
@@ -467,13 +457,13 @@ def _replica(processes: Sequence[int], uncut: Sequence[int]) -> tuple[int, int]:
     return starts.index(mine[0]), len(starts)
 
 
-# How the memory of a rank is divided: bytes on their way, what operators make of them, batches ahead.
+# How the memory of a rank is divided: bytes in flight, what operators make of them, batches ahead.
 
 # A cap: three quarters of it in flight are, at 200 ms and 40 MB/s a connection, what one process can decode
-# (the workload "distance" of tests/benchmarks/against_peers.py). Where less is of use, less is taken.
+# (the workload "distance" of tests/benchmarks/against_peers.py). Less is used where that is enough.
 DEFAULT_LIMIT_BYTES = 1 << 30
 
-#: Batches made ahead of the consumer without workers: two to hand over at once, one in the making.
+#: Batches made ahead of the consumer without workers: two that are ready, one in the making.
 BATCHES_AHEAD = 3
 
 
@@ -481,7 +471,7 @@ class MemoryShares(NamedTuple):
     """Bounds on what all processes of a rank hold together.
 
     Attributes:
-        read_bytes: Requested and not yet decoded, and made by operators and not yet handed on.
+        read_bytes: Requested and not yet decoded, and made by operators and not yet in a batch.
         batch_bytes: Batches made and not yet received.
         pinned_bytes: Batches in pinned memory, where there are any.
     """
@@ -492,7 +482,7 @@ class MemoryShares(NamedTuple):
 
 
 def share_memory(limit_bytes: int, *, pins: bool) -> MemoryShares:
-    """A quarter each for batches made and for those pinned, if any are; the rest for bytes to be decoded.
+    """A quarter each for batches made and for those pinned, if any are; what remains is for bytes in flight.
 
     Args:
         limit_bytes: Of the rank.
@@ -503,7 +493,7 @@ def share_memory(limit_bytes: int, *, pins: bool) -> MemoryShares:
 
 
 def share_with_operators(read_bytes: int, makers: int) -> tuple[int, int]:
-    """What of ``read_bytes`` is for bytes on their way, and what for operators that make samples: a third.
+    """Divide ``read_bytes`` into bytes in flight and those of operators that make samples, which get a third.
 
     Args:
         read_bytes: Of a process.

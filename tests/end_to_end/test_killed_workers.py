@@ -219,7 +219,7 @@ def test_a_sample_that_always_kills_its_worker_is_an_error_that_names_it(
     assert "it carried lanes 1 and 3, in batches of 4; the one" in str(death) and number.name in str(death)
     said = [record for record in caplog.records if record.name == "asyncloader.workers"]
     assert len(said) == restarts in (1, 2)
-    assert said[0].levelno == logging.WARNING and "another one goes on" in said[0].getMessage()
+    assert said[0].levelno == logging.WARNING and "another worker goes on" in said[0].getMessage()
 
 
 def test_in_a_mixture_that_dies_the_place_in_each_component_is_named(
@@ -410,7 +410,7 @@ def test_workers_of_a_script_are_replaced_with_what_it_defines(tmp_path: Path, p
     with testing.check_leaks():
         run = programs.run(script)
     assert (run.returncode, run.stdout) == (0, "True 1\n"), run.stderr
-    assert "another one goes on where it was" in run.stderr
+    assert "another worker goes on where it was" in run.stderr
 
 
 # --- workers that stand still ---

@@ -275,7 +275,7 @@ def test_split_deals_to_the_ranks_of_the_loader(dataset: Any, workers: int) -> N
 
 def test_replicas_in_another_order_each_are_refused(recipe: al.Dataset) -> None:
     for dataset in (recipe, al.split_iterable([1])):
-        with pytest.raises(ValueError, match="in_order=False hands on batches in another"):
+        with pytest.raises(ValueError, match="in_order=False delivers batches in another"):
             loader_at(0, 4, 2, dataset, in_order=False, num_workers=1)
 
 

@@ -205,7 +205,7 @@ def test_a_loaded_position_is_not_dropped_for_another_epoch(
     resumed = copy.copy(loader)
     resumed.load_state_dict(states[1])
     if epoch != 2:
-        says = rf"in epoch 2 behind 2 of 3 batches, but set_epoch\({epoch}\) would begin epoch {epoch}"
+        says = rf"in epoch 2 after 2 of 3 batches, but set_epoch\({epoch}\) would begin epoch {epoch}"
         with pytest.raises(ValueError, match=says):
             resumed.set_epoch(epoch)
     resumed.set_epoch(2)

@@ -547,7 +547,7 @@ def test_a_loader_that_fabric_has_set_up_says_no_position_and_does_not_begin_ane
     wrapped = fabric.setup_dataloaders(resumed)
     assert not hasattr(wrapped, "state_dict")
     resumed.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"in epoch 1 behind 1 of 4 batches, but set_epoch\(0\)"):
+    with pytest.raises(ValueError, match=r"in epoch 1 after 1 of 4 batches, but set_epoch\(0\)"):
         list(wrapped)
 
 

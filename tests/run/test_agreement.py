@@ -172,9 +172,9 @@ def test_passes_of_one_name_are_kept_apart(join: Any) -> None:
 
 def test_what_one_gives_the_others_take(join: Any) -> None:
     ranks = join("pad")
-    ranks[1].give("empty", "first")
-    ranks[2].give("empty", "second")
-    assert ranks[0].take("empty") == "first"
+    assert ranks[1].share("empty", "first") == "first"
+    assert ranks[2].share("empty", "second") == "first"
+    assert ranks[0].share("empty", None) == "first"
 
 
 def test_who_tells_something_else_than_others_of_its_rank_is_told(join: Any) -> None:

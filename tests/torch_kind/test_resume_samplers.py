@@ -128,7 +128,7 @@ def test_a_distributed_sampler_goes_on_in_the_epoch_that_it_was_told() -> None:
     for resumed in (told, untold, otherwise):
         resumed.load_state_dict(state)
     told.set_epoch(4)
-    with pytest.raises(ValueError, match=r"in epoch 4 behind 2 of \d+ batches, but set_epoch"):
+    with pytest.raises(ValueError, match=r"in epoch 4 after 2 of \d+ batches, but set_epoch"):
         otherwise.set_epoch(5)
     assert list(told) == list(untold) == list(otherwise) == epoch[2:]
 
