@@ -375,7 +375,7 @@ class TestBesideShardsOfAWebServer:
             asked = len(server.requests)
             loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar", index=None), 2)
             assert len(server.requests) == asked
-            with pytest.raises(TypeError, match="none was looked for, since index=None was given"):
+            with pytest.raises(TypeError, match="none was searched for, since index=None was given"):
                 len(loader)
 
     def test_a_server_out_of_reach_is_an_error_of_the_shards(self) -> None:
@@ -406,7 +406,7 @@ def test_none_looks_for_no_index_and_the_length_error_names_the_one_that_is_ther
     with pytest.raises(TypeError) as caught:
         len(al.DataLoader(al.from_urls(f"{tmp_path}/*.tar"), 2))
     assert f"in 1 of the 4 shards; {tmp_path}/asyncloader-index.json does not list them" in str(caught.value)
-    with pytest.raises(TypeError, match=r"give index='s3://bucket/train/asyncloader-index.json'"):
+    with pytest.raises(TypeError, match=r"pass index='s3://bucket/train/asyncloader-index.json'"):
         len(al.DataLoader(al.from_urls("s3://bucket/train/{0..3}.tar"), 2))
 
 

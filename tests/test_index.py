@@ -199,7 +199,7 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
     for wrong in (0, "2", 1.5, True):
         with pytest.raises(ValueError, match="concurrency should be a positive integer value, but got"):
             al.build_index(tmp_path / "a.jsonl", concurrency=wrong)  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(ValueError, match="not files of one folder; say with -o or output="):
+    with pytest.raises(ValueError, match="written to a local path: say with -o or output="):
         al.build_index("http://127.0.0.1:1/a.tar")
     with pytest.raises(ValueError, match="format must be one of"):
         al.build_index(tmp_path / "a.zip", format="zip")

@@ -149,7 +149,6 @@ def test_columns_are_the_tuple_of_what_they_were_made_of(each: list[Expected | N
     columns = Expectations.of(each)
     assert columns == tuple(each) and columns == Expectations.of(each) and len(columns) == len(each)
     assert [columns[index] for index in range(-len(each), len(each))] == [*each, *each]
-    assert columns[1:3] == tuple(each[1:3])
     assert pickle.loads(pickle.dumps(columns)) == columns
     assert columns != (*each, None)
     assert columns.counts() == [None if one is None else one.samples for one in each]
@@ -288,10 +287,10 @@ def test_a_name_that_is_there_twice_far_apart_is_told_with_its_place() -> None:
     shards = {f"{number:05}.tar": Expected(number, number, bytes(32), None, ()) for number in range(9000)}
     lines = format_index(shards).splitlines()
     lines[8888] = lines[5].replace(b"00004", b"00003")
-    with pytest.raises(al.FormatError, match=r"shards\[8887\]\.name: '00003\.tar' is there twice"):
+    with pytest.raises(al.FormatError, match=r"shards\[8887\]\.name: '00003\.tar' occurs twice"):
         Entries("/d/asyncloader-index.json", b"\n".join(lines) + b"\n")
     document = json.loads(b"\n".join(lines))
-    with pytest.raises(al.FormatError, match=r"shards\[8887\]\.name: '00003\.tar' is there twice"):
+    with pytest.raises(al.FormatError, match=r"shards\[8887\]\.name: '00003\.tar' occurs twice"):
         Entries("/d/asyncloader-index.json", json.dumps(document).encode())
 
 

@@ -85,19 +85,19 @@ def test_fields_that_are_not_known_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
         (b"[]", "'asyncloader_index', which this file lacks"),
         (b'{"shards": []}', "which this file lacks"),
         (document(asyncloader_index=2), "expected version 1, found 2; update asyncloader"),
         (document(asyncloader_index=True), "expected version 1, found True"),
         (document(shards={}), "shards: expected array, got object"),
         (document(shards=[ENTRY, 7]), r"shards\[1\]: expected object, got int"),
-        (document(shards=[ENTRY, ENTRY]), r"shards\[1\]\.name: 'a\.tar' is there twice"),
+        (document(shards=[ENTRY, ENTRY]), r"shards\[1\]\.name: 'a\.tar' occurs twice"),
         (document(x=float("nan")), "NaN"),
         (b'{"asyncloader_index": 1, "asyncloader_index": 1, "shards": []}', "twice in one object"),
-        (b'{"asyncloader_index": 1, "shards": [' + b"9" * 5000 + b"]}", "no JSON"),
+        (b'{"asyncloader_index": 1, "shards": [' + b"9" * 5000 + b"]}", "not JSON"),
         (with_entry(name=None), r"shards\[0\]\.name: expected str, got null"),
         (with_entry(name="x" * 5000), r"shards\[0\]\.name: expected str of length <= 4096"),
         *((with_entry(name=name), r"a path below the index's folder, or a URL")
@@ -198,7 +198,7 @@ def test_indexes_beside_local_shards_are_found_once_per_folder(tmp_path: Path) -
 
 def test_an_index_of_ours_that_is_broken_is_no_foreign_file(tmp_path: Path) -> None:
     (tmp_path / "asyncloader-index.json").write_bytes(document()[:-1])
-    with pytest.raises(al.FormatError, match="no JSON") as caught:
+    with pytest.raises(al.FormatError, match="not JSON") as caught:
         find_local_indexes([f"{tmp_path}/a.tar"])
     assert caught.value.shard == f"{tmp_path}/asyncloader-index.json"
 
@@ -492,7 +492,7 @@ def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
         (["/nowhere/*.tar"], "no file matches"),
         (["/d/a.zip"], "cannot tell the format"),
         (["/d/a.zip", "--format", "zip"], "format must be one of"),
-        (["/d/a.tar", "/e/a.tar"], "not files of one folder; say with -o"),
+        (["/d/a.tar", "/e/a.tar"], "not of one folder or prefix: say with -o"),
         (["/d/a.tar", "-o", "/e/asyncloader-index.json"], "is not below /e"),
         (["/d/a.tar", "-o", "http://h/asyncloader-index.json"], "written to a local path"),
         (["http://h/a.tar?x=1", "http://h/a.tar?x=2", "-o", "m.json"], "two of the shards have one name"),

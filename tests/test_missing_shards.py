@@ -98,7 +98,7 @@ def test_entries_of_other_places_are_not_missed(tmp_path: Path) -> None:
 
 def test_a_range_that_goes_beyond_what_is_there_and_listed_is_told_before_reading(tmp_path: Path) -> None:
     write(tmp_path)
-    message = r"lists 4 of the 10 shards that are named beside it: name those that are there.*s-4\.tar"
+    message = r"lists 4 of the 10 shards that are named beside it: name existing shards only.*s-4\.tar"
     for root in ("", "file://"):
         with pytest.raises(al.StoreError, match=message) as caught:
             al.from_urls(f"{root}{tmp_path}/s-{{0..9}}.tar")

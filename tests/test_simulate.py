@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncloader.plan.lanes import Rotation, rank_lanes
 from asyncloader.plan.topology import World
-from asyncloader.tools.simulate import Outcome, PlannedRun, simulate, simulate_resize
+from asyncloader.tools.simulate import Balance, Outcome, PlannedRun, simulate, simulate_resize
 
 MB = 1_000_000
 FAR = {"first_byte_s": 0.1, "connection_bytes_s": 20e6, "link_bytes_s": 200e6}
@@ -202,7 +202,7 @@ def test_an_index_evens_out_lanes_and_ranks_then_stop_with_nothing_left() -> Non
     sizes = of_samples(900, 100, 900, 100, 900, 100)
     whole = simulate(PlannedRun(**sizes, ranks=2, batch_size=10))
     indexed = simulate(PlannedRun(**sizes, ranks=2, batch_size=10, is_indexed=True))
-    assert whole.lane_samples == (1200, 1800), "by size"
+    assert whole.lane_samples == Balance(1200, 1800), "by size"
     assert whole.undelivered_samples == 600
     assert indexed.lane_samples == whole.lane_samples_indexed
     assert indexed.undelivered_samples == 0
@@ -212,7 +212,7 @@ def test_ranks_in_step_wait_for_the_one_with_the_fewest_lanes_left() -> None:
     """While all lanes last the loop is slower than the workers; behind that a single worker is."""
     run = {"num_workers": 3, "ranks": 8, "map_s": 0.009, "step_s": 0.25, "batch_size": 64}
     whole = simulate(PlannedRun(**equal(60, 200 * MB, 2000), **run))
-    assert whole.lane_samples == (4000, 6000)
+    assert whole.lane_samples == Balance(4000, 6000)
     # 4,000 samples of three lanes at the loop's pace, and 2,000 of the one that is left at a worker's.
     assert times_of(whole)[0] == pytest.approx(3 * 4000 / 64 * 0.25 + 2000 * 0.009, rel=0.03)
     indexed = simulate(PlannedRun(**equal(60, 200 * MB, 2000), **run, is_indexed=True))
@@ -295,7 +295,7 @@ def test_a_large_fleet_is_answered_within_a_minute_and_a_gigabyte(ranks: int, co
         ({"step_s": math.inf}, "step_s should be 0 or more seconds"),
         ({"connection_bytes_s": 0}, "connection_bytes_s should be more than 0 bytes/s"),
         ({"concurrency": 0}, "concurrency should be a positive integer"),
-        ({"concurrency": 4}, "concurrency is that of the calls that take map_s"),
+        ({"concurrency": 4}, "concurrency needs map_s, the time of the calls"),
         ({"shuffle": -1}, "shuffle should be 0 or a positive integer"),
     ],
 )

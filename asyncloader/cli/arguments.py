@@ -1,4 +1,4 @@
-"""The arguments that several commands share: which shards, of which format, by which storage options."""
+"""Arguments that several commands share: shards, their format, storage options."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import Any
 from ..pipeline import folders as opening
 from ..pipeline.dataset import Dataset
 from ..pipeline.shards import Shards
+from ..shards.names import NamedShards
 from ..stores.router import check_storage_options
 from ..stores.urls import scheme_of
 
-_SPOKEN = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """``--json``, which each command has."""
+    """``--json``, which every command has."""
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
 
 
@@ -36,17 +37,17 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
 
 
 def add_format(parser: argparse.ArgumentParser) -> None:
-    """What the shards are, where their names do not tell it all."""
+    """The format of shards whose names do not show it."""
     parser.add_argument(
         "--format",
-        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, tsv, parquet, arrow, npy, "
-        "npz or tfrecord; or mds or litdata, whose one URL is the folder with the index.json",
+        help="of shards whose suffix does not show it: tar, jsonl, text, csv, tsv, parquet, arrow, npy, "
+        "npz or tfrecord; or mds or litdata, with one URL, the folder of the index.json",
     )
     parser.add_argument(
         "--delimiter",
         type=_delimiter,
         metavar="CHARACTER",
-        help="what separates the fields of CSV, such as ';', or tab; a comma, and of TSV a tab by default",
+        help="separator of the fields of CSV, such as ';', or tab; by default a comma, for TSV a tab",
     )
     parser.add_argument(
         "--block-size", type=int, metavar="N", help="tokens of a sample, of LitData's chunks of tokens"
@@ -59,11 +60,11 @@ def _delimiter(given: str) -> str:
 
 
 def add_stores(parser: argparse.ArgumentParser) -> None:
-    """How stores are reached, where their environment does not say it."""
+    """Access to stores that the environment does not configure."""
     stores = parser.add_argument_group(
         "stores",
-        "Credentials are taken from the environment and the usual files. What is given here can be seen by "
-        "all users of the machine; give secrets in the environment or by --options.",
+        "Credentials are taken from the environment and the usual files. All users of the machine can see "
+        "command lines: pass secrets in the environment or with --options.",
     )
     stores.add_argument("--endpoint", metavar="URL", help="of an object store, such as http://host:9000")
     stores.add_argument(
@@ -83,23 +84,23 @@ def add_stores(parser: argparse.ArgumentParser) -> None:
     stores.add_argument(
         "--options",
         metavar="FILE",
-        help="a JSON file of storage options, beside those given here",
+        help="a JSON file with more storage options",
     )
 
 
 def add_concurrency(parser: argparse.ArgumentParser) -> None:
-    """Of commands that read every shard once."""
+    """For commands that read every shard once."""
     parser.add_argument(
         "-j",
         "--concurrency",
         type=int,
         metavar="N",
-        help="how many shards are read at a time; as many as there are processors, of up to 8",
+        help="how many shards are read at a time; by default one for each processor, up to 8",
     )
 
 
 def add_columns(parser: argparse.ArgumentParser) -> None:
-    """Which fields are wanted."""
+    """Which fields to read."""
     parser.add_argument(
         "--columns",
         metavar="NAME,...",
@@ -108,10 +109,10 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 
 
 def columns_of(asked: argparse.Namespace) -> list[str] | None:
-    """The fields that are wanted; None for all.
+    """The fields to read; None for all.
 
     Raises:
-        ValueError: They are no list of names.
+        ValueError: The option is not a list of names.
     """
     if asked.columns is None:
         return None
@@ -122,10 +123,10 @@ def columns_of(asked: argparse.Namespace) -> list[str] | None:
 
 
 def storage_options(asked: argparse.Namespace) -> dict[str, Any]:
-    """The storage options that were given.
+    """The storage options of the command.
 
     Raises:
-        ValueError: One is not written as it should be. No message shows a value.
+        ValueError: One has a wrong form. No message shows a value.
         OSError: The file of options cannot be read.
     """
     options = {} if asked.options is None else _read(asked.options)
@@ -133,7 +134,7 @@ def storage_options(asked: argparse.Namespace) -> dict[str, Any]:
         name, equals, value = given.partition("=")
         if not (name and equals):
             raise ValueError("--option should be NAME=VALUE, such as region=eu-west-1, but has no '='")
-        options[name] = _SPOKEN.get(value.lower(), value)
+        options[name] = _BOOLEANS.get(value.lower(), value)
     if asked.endpoint is not None:
         options["endpoint"] = asked.endpoint
     if asked.header:
@@ -141,19 +142,19 @@ def storage_options(asked: argparse.Namespace) -> dict[str, Any]:
         if not isinstance(headers, dict):
             raise ValueError("--options should have headers as an object of names and values")
         options["headers"] = {**headers, **dict(map(_header, asked.header))}
-    written = getattr(asked, "output", None)  # of a command that makes shards, perhaps in a bucket
+    written = getattr(asked, "output", None)  # of a command that makes shards, maybe in a bucket
     _check_types([*(getattr(asked, "urls", None) or ()), *([] if written is None else [written])], options)
     return options
 
 
 def _check_types(urls: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Refuse values of wrong types, which are wrong calls here."""
+    """Refuse values of wrong types. On a command line they are wrong calls, so it raises ValueError."""
     try:
         check_storage_options({*map(scheme_of, urls)}, options)
     except TypeError as error:
         raise ValueError(f"{error}; --option takes true, false and strings, --options JSON") from None
     except ValueError:
-        pass  # said by whoever looks at the URLs as a whole, with braces expanded
+        pass  # raised later, when braces in URLs are expanded
 
 
 def _header(given: str) -> tuple[str, str]:
@@ -168,25 +169,22 @@ def _read(path: str) -> dict[str, Any]:
         try:
             options = json.load(file)
         except ValueError:
-            raise ValueError(f"--options should name a JSON file, but {path!r} is none") from None
+            raise ValueError(f"--options should name a JSON file, but {path!r} is not JSON") from None
     if not isinstance(options, dict):
         raise ValueError(f"--options should name a JSON file of one object, but {path!r} has something else")
     return options
 
 
-# The shards that a command line names, and their recipe.
-
-
-def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
-    """The recipe of the shards that were asked for, of the fields that are wanted.
+def open_dataset(asked: argparse.Namespace, **options: Any) -> Dataset:
+    """The dataset of the shards and fields that a command names.
 
     Args:
         asked: With the arguments of ``add_shards`` and ``add_columns``.
-        options: Others of ``opening.open_recipe``.
+        options: More options of the dataset.
 
     Raises:
-        ValueError: Something that a recipe does not take, or columns that are no list of names.
-        OSError: A server cannot be asked for a listing, or an index not be read.
+        ValueError: A wrong option, or columns that are not a list of names.
+        OSError: A listing or an index cannot be read.
     """
     return opening.open_recipe(
         asked.urls, asked.format, columns=columns_of(asked), **_given(asked), **options
@@ -194,8 +192,13 @@ def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
 
 
 def open_shards(asked: argparse.Namespace, **options: Any) -> Shards:
-    """The same of all fields, as the shards that a recipe begins with."""
+    """The shards that a command names, with all fields."""
     return opening.open_shards(asked.urls, asked.format, **_given(asked), **options)
+
+
+def named_shards(asked: argparse.Namespace) -> NamedShards:
+    """The shards, as the arguments of ``add_shards`` name them."""
+    return NamedShards(asked.urls, asked.format, asked.delimiter, storage_options(asked))
 
 
 def _given(asked: argparse.Namespace) -> dict[str, Any]:
@@ -207,8 +210,8 @@ def _given(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def told_of_fields() -> Iterator[None]:
-    """A field that is not there is a wrong call, whose message names those that are."""
+def fields_checked() -> Iterator[None]:
+    """Report a missing field as a wrong call; the message lists the existing ones."""
     try:
         yield
     except KeyError as error:

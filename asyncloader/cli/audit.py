@@ -12,23 +12,23 @@ from .arguments import add_json, add_stores, storage_options
 from .printing import print_json, print_lines
 
 HELP = (
-    "Merge what all ranks recorded under DataLoader(audit=FOLDER), over restarts, and prove that each epoch "
-    "delivered each sample once, or name what came twice or never. The exit status is 1 if an epoch is "
-    'wrong, unfinished or incomplete (ended by uneven="stop" with samples left), 2 if there is nothing to be '
-    "judged."
+    "Merge the records of all ranks under DataLoader(audit=FOLDER), over restarts, and prove that each epoch "
+    "delivered each sample once, or list repeated and missing samples. The exit status is 1 if an epoch is "
+    'wrong, unfinished or incomplete (ended by uneven="stop" with samples left), 2 if there are no records.'
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="FOLDER", help="as given to DataLoader(audit=...)")
-    parser.add_argument("--epoch", type=int, metavar="N", help="look at this one only")
+    parser.add_argument("--epoch", type=int, metavar="N", help="only this epoch")
     parser.add_argument(
         "--index",
         metavar="URL",
-        help="path or URL of the shards' index, which says how many samples they have, if the loader did "
-        "not know",
+        help="path or URL of the shards' index, for numbers of samples that the loader did not know",
     )
-    parser.add_argument("--left-out", action="store_true", help="name what filters and drop_last left out")
+    parser.add_argument(
+        "--left-out", action="store_true", help="list samples that filters and drop_last left out"
+    )
     add_json(parser)
     add_stores(parser)
 

@@ -1,4 +1,4 @@
-"""``asyncloader bench``: how fast batches come to a consumer that does nothing, and what limits them."""
+"""``asyncloader bench``: measure the rate of batches for a consumer that does nothing, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from ..loader.loader import DataLoader
     from ..observe.report import Report
     from ..observe.statistics import Statistics
-    from ..pipeline.dataset import Dataset
 
-# Less is noise: two runs of one loader differ by as much.
+# Smaller differences are noise: two runs of one loader differ by as much.
 _NOISE_SHARE = 0.05
 
 HELP = (
-    "Read batches for some seconds with a DataLoader whose consumer does nothing, and say how fast they "
-    "come, what limits, and what to change."
+    "Read batches for some seconds with a DataLoader whose consumer does nothing, and report their rate, the "
+    "bottleneck, and what to change."
 )
 
 
@@ -52,13 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     loader.add_argument(
         "--cache-dir", metavar="FOLDER", help="keep shards on disk, as from_urls(cache_dir=...)"
     )
-    measuring = parser.add_argument_group("what is measured")
+    measuring = parser.add_argument_group("the measurement")
     measuring.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="for how long, from the first batch on; 10"
+        "--seconds", type=float, default=10.0, metavar="S", help="how long, from the first batch on; 10"
     )
-    measuring.add_argument("--batches", type=int, metavar="N", help="stop after so many, if that is before")
     measuring.add_argument(
-        "--sweep", action="store_true", help="try 0, 1, 2, 4, ... workers up to the processors; name the best"
+        "--batches", type=int, metavar="N", help="stop after N batches, if that is earlier"
+    )
+    measuring.add_argument(
+        "--sweep",
+        action="store_true",
+        help="try 0, 1, 2, 4, ... workers, up to one for each processor, and report the best",
     )
     add_json(parser)
 
@@ -67,17 +70,21 @@ def run(asked: argparse.Namespace) -> int:
     _check(asked)
     from ..flow.process import usable_processors
     from ..loader.loader import DataLoader
-    from .arguments import open_recipe, told_of_fields
+    from .arguments import fields_checked, open_dataset
 
-    recipe = _recipe(asked, open_recipe(asked, decode=asked.decode, cache_dir=asked.cache_dir))
+    dataset = open_dataset(asked, decode=asked.decode, cache_dir=asked.cache_dir)
+    if asked.shuffle is not None:
+        dataset = dataset.shuffle(asked.shuffle)
+    if asked.decode:
+        dataset = dataset.decode()
     options = _loader_options(asked)
     numbers = [asked.num_workers]
     if asked.sweep:
         numbers = numbers_of_workers(usable_processors())
     measured = []
     for number in with_bar(numbers, "bench", len(numbers), "loaders"):
-        with told_of_fields(), _told_of_collate():
-            loader = DataLoader(recipe, num_workers=number, **options)
+        with fields_checked(), _collate_checked():
+            loader = DataLoader(dataset, num_workers=number, **options)
             measured.append(measure(loader, asked.seconds, asked.batches))
     best = best_of(measured)
     measured[measured.index(best)] = best = agreeing(best, measured)
@@ -99,12 +106,6 @@ def _check(asked: argparse.Namespace) -> None:
         raise ValueError("--pad and --no-collate exclude one another: one collates, the other does not")
 
 
-def _recipe(asked: argparse.Namespace, recipe: Dataset) -> Dataset:
-    if asked.shuffle is not None:
-        recipe = recipe.shuffle(asked.shuffle)
-    return recipe.decode() if asked.decode else recipe
-
-
 def _loader_options(asked: argparse.Namespace) -> dict[str, Any]:
     from ..collate.pad import Pad
 
@@ -117,15 +118,15 @@ def _loader_options(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def _told_of_collate() -> Iterator[None]:
-    """What does not collate is a wrong call, of an option that is missing."""
+def _collate_checked() -> Iterator[None]:
+    """Report samples that do not collate as a wrong call: an option is missing."""
     try:
         yield
     except (RuntimeError, TypeError) as error:
         notes = getattr(error, "__notes__", [])
         if not any(note.startswith("in collate_fn") for note in notes):
             raise
-        raise ValueError(f"{error}; {notes[0]}; here that is --pad, or --no-collate") from None
+        raise ValueError(f"{error}; {notes[0]}; use --pad or --no-collate") from None
 
 
 def _print(measured: Measured) -> None:
@@ -176,13 +177,13 @@ def _as_json(measured: Measured) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a loader.
+    """The measurement of a loader.
 
     Attributes:
-        num_workers: As it was made with.
-        is_whole: Whether the epoch was over before the time was.
+        num_workers: Of the loader.
+        is_whole: Whether the epoch ended before the time.
         statistics: Of the pass.
-        report: The verdict on it.
+        report: The report of the pass.
     """
 
     num_workers: int
@@ -192,19 +193,19 @@ class Measured:
 
     @property
     def samples_per_s(self) -> float:
-        """After the first batch, while processes start and caches fill: the rate of the report."""
+        """The rate after the first batch, which excludes the start of processes; as in the report."""
         return self._rate(self.statistics.samples)
 
     @property
     def bytes_per_s(self) -> float:
-        """Of the batches, likewise: not of what was read for them, which may be compressed."""
+        """The rate of bytes in batches after the first one. The bytes read for them may be compressed."""
         return self._rate(self.statistics.size_bytes)
 
     def _rate(self, count: int) -> float:
         from ..observe.stopwatch import steady_rate
 
-        told = self.statistics
-        return steady_rate(count, told.batches, told.elapsed_s, told.first_batch_s)
+        seen = self.statistics
+        return steady_rate(count, seen.batches, seen.elapsed_s, seen.first_batch_s)
 
 
 def measure(loader: DataLoader[Any], seconds: float, batches: int | None = None) -> Measured:
@@ -212,12 +213,12 @@ def measure(loader: DataLoader[Any], seconds: float, batches: int | None = None)
 
     Args:
         loader: A fresh one.
-        seconds: When to stop, counted from the first batch, since to start may take longer. A batch that
-            takes longer is waited for, as long as the network policy allows.
-        batches: When to stop, if that is before.
+        seconds: When to stop, counted from the first batch, since starting may take longer. It waits for a
+            batch as long as the network policy allows.
+        batches: After how many batches to stop, if that is earlier.
 
     Raises:
-        Exception: Whatever the loader raises.
+        Exception: An error of the loader.
     """
     is_whole, began_s = True, 0.0
     with loader:
@@ -230,20 +231,20 @@ def measure(loader: DataLoader[Any], seconds: float, batches: int | None = None)
 
 
 def numbers_of_workers(processors: int) -> list[int]:
-    """The numbers to try: 0, and from 1 on twice the one before, up to a worker for each processor."""
+    """The numbers to try: 0, then powers of two, up to a worker for each processor."""
     powers = [1 << bit for bit in range(processors.bit_length()) if 1 << bit < processors]
     return [0, *powers, processors]
 
 
 def best_of(measured: Sequence[Measured]) -> Measured:
-    """The fastest; of those that are as fast as it but for noise, the one with the fewest workers."""
+    """The fastest; among those that differ by noise alone, the one with the fewest workers."""
     most = max(each.samples_per_s for each in measured)
     as_fast = [each for each in measured if each.samples_per_s >= most * (1 - _NOISE_SHARE)]
     return min(as_fast, key=lambda each: each.num_workers)
 
 
 def agreeing(best: Measured, measured: Sequence[Measured]) -> Measured:
-    """The best, whose advice is not to try a number of workers that was tried and is no faster."""
+    """The best, without advice to try a number of workers that was tried and was no faster."""
     report = best.report
     tried = [each.num_workers for each in measured if each.num_workers > best.num_workers]
     if not tried or not re.search(r"num_workers|more workers", report.lines[2]):

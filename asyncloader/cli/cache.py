@@ -1,4 +1,4 @@
-"""``asyncloader cache``: look after a disk cache."""
+"""``asyncloader cache``: list, verify or prune a disk cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..quantity import parse_bytes, parse_seconds
 from .arguments import add_json
 from .printing import age_of, counted, print_json, print_lines
 
-HELP = "Look after a disk cache. Nothing has to stop for it."
+HELP = "List, verify or prune a disk cache. Loaders may use it meanwhile."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,27 +21,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add(
         commands,
         "ls",
-        "list what is in it",
-        "List the files of a disk cache, those that were not used for longest first. Their names are "
-        "digests: which URLs they had is not known.",
+        "list its files",
+        "List the files of a disk cache, least recently used first. Their names are digests: their URLs are "
+        "not known.",
     )
     _add(
         commands,
         "verify",
         "read every shard and compare it with its digest",
-        "Read every shard of a disk cache and compare it with its digest. Damaged ones are put aside, and "
+        "Read every shard of a disk cache and compare it with its digest. Damaged ones are renamed, and "
         "downloaded again when they are needed; the exit status is 1 if there are any.",
     )
     prune = _add(
         commands,
         "prune",
         "make it smaller",
-        "Take shards away, those that were not used for longest first. What is read or downloaded now goes "
-        "on.",
+        "Remove shards, least recently used first. Reads and downloads in progress are not disturbed.",
     )
-    prune.add_argument("--to", metavar="SIZE", help="until no more than this is left, such as 50GB")
-    prune.add_argument("--older-than", metavar="AGE", help="what was not used for so long: 12h, 7d, 2w")
-    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+    prune.add_argument("--to", metavar="SIZE", help="until at most this is left, such as 50GB")
+    prune.add_argument(
+        "--older-than", metavar="AGE", help="shards that were not used for so long: 12h, 7d, 2w"
+    )
+    prune.add_argument("--dry-run", action="store_true", help="only list what would be removed")
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -65,7 +66,7 @@ def _list(asked: argparse.Namespace) -> int:
     total = f"{counted(len(contents.files), 'file')}, {size_of(contents.size_bytes)}"
     if contents.downloads:
         total += (
-            f"; {counted(contents.downloads, 'download')} of {size_of(contents.announced_bytes)} going on"
+            f"; {counted(contents.downloads, 'download')} of {size_of(contents.announced_bytes)} in progress"
         )
     print_lines(total)
     return 0
@@ -80,17 +81,17 @@ def _verify(asked: argparse.Namespace) -> int:
         print_lines(f"{counted(verified.sound, 'shard')}, {size_of(verified.sound_bytes)}: all sound")
     else:
         for path in paths:
-            print_lines(f"damaged, put aside as {path}")
+            print_lines(f"damaged, renamed to {path}")
         print_lines(
             f"{counted(verified.sound + len(paths), 'shard')}, {len(paths)} of them damaged: "
-            "what was put aside is downloaded again when it is needed"
+            "they were renamed, and are downloaded again when they are needed"
         )
     return 1 if paths else 0
 
 
 def _prune(asked: argparse.Namespace) -> int:
     if asked.to is None and asked.older_than is None:
-        raise ValueError("say how far to prune: --to 50GB, --older-than 7d, or both")
+        raise ValueError("pass how much to prune: --to 50GB, --older-than 7d, or both")
     pruned = prune_cache(
         asked.cache_dir,
         to_bytes=None if asked.to is None else parse_bytes("--to", asked.to),
@@ -111,5 +112,5 @@ def _prune(asked: argparse.Namespace) -> int:
 
 
 def _line(file: CacheFile) -> str:
-    bad = "  (damaged, put aside)" if file.is_bad else ""
+    bad = "  (damaged, renamed)" if file.is_bad else ""
     return f"{size_of(file.size_bytes):>8}  {age_of(file.unused_s):>8}  {file.path}{bad}"

@@ -1,4 +1,4 @@
-"""``asyncloader convert``: shards of another format, another size, with fewer fields; or of files."""
+"""``asyncloader convert``: make shards in another format or size, with fewer fields; or from files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .arguments import add_columns, add_json, add_shards, columns_of, storage_op
 from .printing import counted, print_json, print_lines
 
 HELP = (
-    "Make shards of other shards, or of the files of a folder, whose name is given without / at its end: "
-    "files whose paths are the same up to the first dot of their names are one sample. A run that was killed "
-    "goes on when the command is given again. The number of processes makes no difference to what is written."
+    "Make shards from other shards, or from the files of a folder, named without / at its end: files with "
+    "the same path up to the first dot of their names are one sample. If the command is killed, repeat it to "
+    "make the missing shards. The result does not depend on the number of processes."
 )
 
-# Options of what is written, which have their names in Python.
+# Options with the same name in Python.
 _SAME = ("to", "shard_size", "samples_per_shard", "decode", "labels", "shuffle", "num_workers", "overwrite")
 _OF_SOURCES = ("format", "delimiter", "block_size", "index")
 
@@ -25,7 +25,7 @@ _OF_SOURCES = ("format", "delimiter", "block_size", "index")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards(parser)
     parser.add_argument(
-        "output", metavar="OUT", help="a folder, or a prefix of an object store, empty or of this command"
+        "output", metavar="OUT", help="a folder, or a prefix of an object store, empty or of the same command"
     )
     parser.add_argument(
         "--to",
@@ -37,29 +37,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-size",
         default="256MB",
         metavar="SIZE",
-        help="about how large a shard is, before compression; 256MB by default",
+        help="approximate size of a shard, before compression; 256MB by default",
     )
     parser.add_argument(
         "--samples-per-shard",
         type=int,
         metavar="N",
-        help="the most samples of a shard, in place of a size; of files, beside it",
+        help="the most samples of a shard, in place of a size; for files, in addition to it",
     )
     add_columns(parser)
     parser.add_argument(
         "--types",
         metavar="NAME=TYPE,...",
-        help="what the text of fields becomes, such as that of CSV: int, float, bool, str or json",
+        help="convert the text of fields, such as that of CSV, to int, float, bool, str or json",
     )
     parser.add_argument(
         "--decode",
         action="store_true",
-        help="make values of a tar's fields by their extension, such as txt, json, cls; jsonl always does",
+        help="decode a tar's fields by their extension, such as txt, json, cls; jsonl always does",
     )
     parser.add_argument(
         "--labels",
         action="store_true",
-        help="the folders in a folder of files are classes: samples get their names as label.txt, their "
+        help="use the folders in a folder of files as classes: samples get their names as label.txt, their "
         "numbers as cls",
     )
     order = parser.add_mutually_exclusive_group()
@@ -67,23 +67,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shuffle",
         type=int,
         metavar="SEED",
-        help="write all samples in a random order that SEED draws; of shards, which keep their order by "
-        "default, it takes room for all of them; files are shuffled by default, with seed 0",
+        help="write all samples in the random order of SEED. Shards keep their order by default; to shuffle "
+        "them takes disk space for all samples. Files are shuffled by default, with seed 0",
     )
     order.add_argument(
         "--no-shuffle",
         dest="shuffle",
         action="store_false",
         default=None,
-        help="keep the order of the paths of files, which makes shards of one class each where folders are "
-        "classes",
+        help="keep the order of paths of files. If folders are classes, it makes shards of one class each",
     )
-    parser.add_argument("--index", metavar="URL", help="of the sources, if it is not found beside them")
+    parser.add_argument("--index", metavar="URL", help="index of the sources, if it is not beside them")
     parser.add_argument(
         "--num-workers",
         type=int,
         metavar="N",
-        help="processes; as many as there are processors, of up to 8; 0 for this one",
+        help="processes; by default one for each processor, up to 8; 0 for this one",
     )
     parser.add_argument(
         "--overwrite", action="store_true", help="remove the shards that another call has left in OUT"
@@ -110,7 +109,7 @@ def run(asked: argparse.Namespace) -> int:
         f"{size_of(done.stored_bytes)} from {size_of(done.source_bytes)}"
     )
     if before:
-        line += f"; {before:,} were there"
+        line += f"; {before:,} existed"
     else:
         line += f"; {done.elapsed_s:.1f} s, {size_of(done.source_bytes / max(done.elapsed_s, 1e-9))}/s"
     if done.shuffle is not None:

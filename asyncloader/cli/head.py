@@ -1,4 +1,4 @@
-"""``asyncloader head``: the first samples of shards, to look at."""
+"""``asyncloader head``: show the first samples of shards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,59 +18,49 @@ from ..errors import FormatError
 from ..formats.npy import parse_header
 from ..quantity import bytes_text as size_of
 from ..quantity import clip
-from .arguments import add_columns, add_json, add_shards, open_recipe, told_of_fields
+from .arguments import add_columns, add_json, add_shards, fields_checked, open_dataset
 from .printing import counted, print_json, print_lines, print_table
 
-# What a value is, in a line: kind, dtype, shape, size, beginning. Pure, and decodes nothing.
-#
-# An image is told by its header where Pillow is installed; elsewhere it is bytes.
+# Previews of values: kind, dtype, shape, size, beginning. Pure; nothing is decoded. An image is recognized
+# by its header if Pillow is installed; otherwise it is bytes.
 
-# A line of a terminal, with the name of the field before it.
+# A line of a terminal, behind the name of the field.
 _MOST_CHARACTERS = 60
-# Of sequences, as many as fit in a line; and no more of a text is looked at.
+# Values of a sequence, and bytes of a text, to look at: as many as fit in a line.
 _MOST_VALUES = 8
 _MOST_BYTES = 4 * _MOST_CHARACTERS
 
 _IMAGES = ("JPEG", "PNG", "GIF", "WEBP", "BMP")
 
 
-class Image(NamedTuple):
-    """An image.
+def image_of(content: bytes) -> tuple[str, int, int] | None:
+    """What image some bytes are, by their header.
 
-    Attributes:
-        kind: ``jpeg``, ``png``, ``gif``, ``webp`` or ``bmp``.
-        width: In pixels, as stored: a note of the camera's that it be turned is not heeded.
-        height: In pixels.
+    Returns:
+        ``jpeg``, ``png``, ``gif``, ``webp`` or ``bmp``, with width and height in pixels as stored, whatever
+        the camera has noted about turning it. None if the bytes are no image or cut, and without Pillow.
     """
-
-    kind: str
-    width: int
-    height: int
-
-
-def image_of(content: bytes) -> Image | None:
-    """The image that some bytes are, by their header; None if they are none or cut, and without Pillow."""
     try:
         from PIL import Image as pillow
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a size that nobody is going to decode
+            warnings.simplefilter("ignore")  # about its size, which is not going to be decoded
             with pillow.open(BytesIO(content), formats=_IMAGES) as image:
-                return Image(str(image.format).lower(), *image.size)
-    except Exception:  # whatever Pillow says of bytes that are no image
+                return str(image.format).lower(), *image.size
+    except Exception:  # Pillow raises many types for bytes that are not an image
         return None
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a field holds.
+    """A description of a field's value.
 
     Attributes:
         kind: ``bytes``, ``text``, ``array``, ``list``, ``object``, ``number``, ``bool``, ``null``; that of
-            an image; ``npy``; else the name of the type.
-        dtype: Of an array, or what all the numbers of a list are: ``int`` or ``float``. None elsewhere.
-        shape: Of an array; of an image height and width; of a list or an object its length. None elsewhere.
-        size_bytes: Of the value, without containers, as ``Statistics.size_bytes`` counts.
+            an image; ``npy``; otherwise the name of the type.
+        dtype: Of an array, or the common type of a list's values, such as ``int``; otherwise None.
+        shape: Of an array; height and width of an image; the length of a list or an object; otherwise None.
+        size_bytes: Of the value, without containers, as in ``Statistics.size_bytes``.
         beginning: Its first values or characters, in a line; empty for an image and other bytes.
     """
 
@@ -82,16 +72,16 @@ class Preview:
 
 
 def preview_sample(sample: Any) -> dict[str, Preview]:
-    """A preview of each field; of a sample that is no mapping, of all of it under an empty name.
+    """A preview of each field; a sample that is not a mapping is one field with an empty name.
 
-    Names are as they are, and not for a terminal to obey: see ``printable``.
+    Names may contain control characters: print them with ``printable``.
     """
     fields = sample if isinstance(sample, Mapping) else {"": sample}
     return {str(name): preview_field(value) for name, value in fields.items()}
 
 
 def preview_field(value: Any) -> Preview:
-    """What one value is. Bytes are looked at, and not decoded: an image is told by its header."""
+    """A preview of one value. Nothing is decoded: an image is recognized by its header."""
     if isinstance(value, bytes | bytearray | memoryview):
         return _of_bytes(bytes(value))
     size = bytes_of(value)
@@ -119,7 +109,8 @@ def preview_field(value: Any) -> Preview:
 def _of_bytes(content: bytes) -> Preview:
     size = len(content)
     if (image := image_of(content)) is not None:
-        return Preview(image.kind, None, (image.height, image.width), size, "")
+        kind, width, height = image
+        return Preview(kind, None, (height, width), size, "")
     with suppress(FormatError):
         header = parse_header(content, "npy")
         return Preview("npy", str(header.dtype), header.shape, size, "")
@@ -128,7 +119,7 @@ def _of_bytes(content: bytes) -> Preview:
 
 
 def _text_of(content: bytes, *, whole: bool) -> str | None:
-    """The text that bytes begin with; None if they are none. A character may be cut at the end."""
+    """The text at the beginning of bytes; None if they are not text. The last character may be cut."""
     try:
         text = str(content, "utf-8")
     except UnicodeDecodeError as error:
@@ -161,13 +152,13 @@ def _clip(text: str) -> str:
 
 
 HELP = (
-    "Show the first samples: what each field is, with dtype, shape, size and beginning. Nothing is decoded "
-    "but the format of the shards."
+    "Show the first samples: the kind, dtype, shape, size and beginning of each field. Only the format of "
+    "the shards is decoded."
 )
 
-# Bytes and texts have no more to tell than their size.
+# Kinds whose size is not shown.
 _WITHOUT_KIND = ("number", "bool", "null")
-# Of a field's name in the table; in JSON it is whole.
+# Characters of a field's name in the table; in JSON it is complete.
 _MOST_OF_NAME = 60
 
 
@@ -179,9 +170,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    recipe = open_recipe(asked)
-    with told_of_fields():
-        samples = [preview_sample(sample) for sample in recipe.head(asked.samples)]
+    dataset = open_dataset(asked)
+    with fields_checked():
+        samples = [preview_sample(sample) for sample in dataset.head(asked.samples)]
     if asked.json:
         print_json({"samples": [_as_json(sample) for sample in samples]})
         return 0

@@ -1,4 +1,4 @@
-"""``asyncloader index``: make the index of shards that exist."""
+"""``asyncloader index``: make the index of existing shards."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import argparse
 
 from ..pipeline.folders import is_folder
 from ..shards.expectations import Expected
-from ..shards.index_building import open_index
-from ..shards.index_survey import Measured
+from ..shards.index_building import Measured, open_index
 from ..stores.urls import INDEX_NAME, redact
-from .arguments import add_concurrency, add_json, add_shards, storage_options
+from .arguments import add_concurrency, add_json, add_shards, named_shards
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
-    "Read each shard once and write to an index its length, digests and number of samples, and where to "
-    "begin inside of it. A run that was killed goes on where it was. The exit status is 1 if a shard is bad; "
-    "then nothing is written."
+    "Read each shard once, and write its length, digests, number of samples and offsets to an index. If the "
+    "command is killed, repeat it: finished shards are not read a second time. The exit status is 1 if a "
+    "shard is bad; then no index is written."
 )
 
 
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--idx",
         action="store_true",
-        help="take counts and offsets from the .idx beside each tar, as wds2idx writes it; read no shard",
+        help="take counts and offsets from the .idx beside each tar, as wds2idx writes it; read no shards",
     )
     add_concurrency(parser)
     add_json(parser)
@@ -38,18 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     if is_folder(asked.format, asked.block_size):
-        raise ValueError(
-            f"format {asked.format!r} is of folders whose index.json is their index: there is none to make"
-        )
-    with open_index(
-        asked.urls,
-        output=asked.output,
-        format=asked.format,
-        delimiter=asked.delimiter,
-        storage_options=storage_options(asked),
-        concurrency=asked.concurrency,
-        idx=asked.idx,
-    ) as index:
+        raise ValueError(f"folders of format {asked.format!r} have an index.json, and need no other index")
+    with open_index(named_shards(asked), asked.output, asked.concurrency, idx=asked.idx) as index:
         shards = seen(index.measured, "index", index.count, _line, as_json=asked.json)
         found = [outcome for _, outcome in shards if isinstance(outcome, Expected)]
         bad = index.count - len(found)
@@ -62,8 +51,8 @@ def run(asked: argparse.Namespace) -> int:
             print_lines(f"{bad} of {counted(index.count, 'shard')} bad; no index was written")
         else:
             empty = sum(expected.size_bytes == 0 for expected in found)
-            told = f"; {empty} empty, without a sample" if empty else ""
-            print_lines(f"{index.path}: {counted(index.count, 'shard')}{told}")
+            note = f"; {empty} empty, without a sample" if empty else ""
+            print_lines(f"{index.path}: {counted(index.count, 'shard')}{note}")
         return 1 if bad else 0
 
 
@@ -78,5 +67,5 @@ def _line(shard: Measured) -> str:
     row = _row(shard)
     if row["error"] is not None:
         return f"BAD {row['shard']}: {row['error']}"
-    told = f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"
-    return told if row["size_bytes"] else f"{told}: it is empty"
+    line = f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"
+    return line if row["size_bytes"] else f"{line}: it is empty"

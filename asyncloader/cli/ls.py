@@ -1,4 +1,4 @@
-"""``asyncloader ls``: which shards there are."""
+"""``asyncloader ls``: list shards."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict
 
 from ..pipeline.folders import is_folder
 from ..quantity import bytes_text as size_of
-from ..shards.names import ListedShard, ShardList, open_lengths, open_shard_list
-from .arguments import add_json, add_shards, open_shards, storage_options
+from ..shards.index_survey import ListedShard, ShardList, open_lengths, open_shard_list
+from .arguments import add_json, add_shards, named_shards, open_shards
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
-    "List the shards that globs, prefixes, folders, braces and indexes stand for, in order, with their "
-    "lengths. The exit status is 1 if one of them cannot be had, or is empty where its format cannot be."
+    "List the shards of globs, prefixes, folders, braces and indexes, in order, with their lengths. The exit "
+    "status is 1 if one of them is unavailable, or is empty and its format does not allow it."
 )
 
 
@@ -40,14 +40,14 @@ def _open(asked: argparse.Namespace) -> AbstractContextManager[ShardList]:
     if is_folder(asked.format, asked.block_size):
         shards = open_shards(asked)
         return open_lengths(shards.urls, shards.formats, shards.access)
-    return open_shard_list(asked.urls, format=asked.format, storage_options=storage_options(asked))
+    return open_shard_list(named_shards(asked))
 
 
 def _line(shard: ListedShard) -> str:
     if shard.error is not None:
         return f"BAD {shard.url}: {shard.error}"
     size = "?" if shard.size_bytes is None else size_of(shard.size_bytes)
-    # A text without a line, or one that was cut to nothing: it is passed over.
+    # A text without a line, or one that was cut to nothing, is read without an error.
     if shard.size_bytes == 0:
         return f"{size:>8}  {shard.format or '?':<7}  {shard.url}: empty, without a sample"
     return f"{size:>8}  {shard.format or '?':<7}  {shard.url}"
@@ -62,4 +62,4 @@ def _total(shards: Sequence[ListedShard], total_bytes: int, bad: int) -> str:
         line += f"; {unknown} of unknown length"
     if empty := sum(shard.size_bytes == 0 and shard.error is None for shard in shards):
         line += f"; {empty} empty"
-    return f"{line}; {bad} cannot be had" if bad else line
+    return f"{line}; {bad} unavailable" if bad else line

@@ -1,4 +1,4 @@
-"""What commands print: JSON, tables, sizes for people, and bars where a terminal is."""
+"""The output of commands: JSON, lines, tables, and progress bars on terminals."""
 
 from __future__ import annotations
 
@@ -9,38 +9,35 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from ..observe.report import open_bar
-from ..quantity import bytes_text as size_of
 from ..quantity import printable
-
-__all__ = ["age_of", "counted", "print_json", "print_lines", "print_table", "seen", "size_of", "with_bar"]
 
 T = TypeVar("T")
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented, on standard output; what a terminal would obey stands as JSON escapes."""
+    """Print a JSON document, indented. Control characters are JSON escapes."""
     document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     for line in document.split("\n"):
         print(line if line.isprintable() else "".join(map(_in_json, line)))
 
 
 def _in_json(each: str) -> str:
-    """A character of a JSON document; outside of its strings all can be printed."""
+    """A character of a JSON document. Control characters only occur inside of its strings."""
     return each if each.isprintable() else json.dumps(each)[1:-1]
 
 
 def print_lines(*lines: str) -> None:
-    """Lines on standard output, whatever is in the names that they tell: see ``printable``."""
+    """Print lines; control characters in them are escaped, see ``printable``."""
     for line in lines:
         print(printable(line))
 
 
 def print_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Rows of cells in columns, two spaces apart.
+    """Print rows of cells in columns, two spaces apart.
 
     Args:
-        rows: Of equal lengths.
-        right: Numbers of the columns that end at one place rather than begin there: those of numbers.
+        rows: Rows of equal lengths.
+        right: Indexes of the columns to align to the right.
     """
     rows = [[*map(printable, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -53,7 +50,7 @@ def print_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Non
 
 
 def age_of(seconds: float) -> str:
-    """How long something is ago, in its largest unit."""
+    """A duration in its largest unit."""
     for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length_s:
             return f"{seconds / length_s:.0f} {unit}"
@@ -61,21 +58,21 @@ def age_of(seconds: float) -> str:
 
 
 def counted(count: int, noun: str, several: str | None = None) -> str:
-    """``1 shard``, ``2 shards``; ``several`` where an s is not enough."""
+    """``1 shard``, ``2 shards``; ``several`` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
 def seen(
     shards: Iterable[T], command: str, total: int, line: Callable[[T], str], *, as_json: bool
 ) -> list[T]:
-    """All shards that a command looks at, beside a bar, and with a line for each unless JSON is to come.
+    """All results of a command, with a progress bar, and a printed line for each without JSON.
 
     Args:
-        shards: As they become known.
+        shards: The results.
         command: Its name.
         total: How many there are.
-        line: What is said of one.
-        as_json: Whether JSON is asked for, which is printed when all are known.
+        line: Makes the line of a result.
+        as_json: Whether JSON was requested, which is printed at the end.
     """
     found = []
     for shard in with_bar(shards, command, total, "shards", prints=not as_json):
@@ -88,14 +85,14 @@ def seen(
 def with_bar(
     things: Iterable[T], description: str, total: int, unit: str, *, prints: bool = False
 ) -> Iterator[T]:
-    """The things, with a bar on standard error as they pass; none where that is no terminal.
+    """Yield the things, with a progress bar if standard error is a terminal.
 
     Args:
-        things: What is worked at.
-        description: Stands before the bar.
+        things: The things.
+        description: The text before the bar.
         total: How many there are.
-        unit: What they are.
-        prints: Whether a line is printed for each, which on a terminal says how far it is without a bar.
+        unit: Their name.
+        prints: Whether a line is printed for each. On a terminal there is no bar then.
     """
     if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
         yield from things

@@ -1,4 +1,4 @@
-"""``asyncloader report``: a traced pass as a page, or its verdict in three lines."""
+"""``asyncloader report``: show a traced pass as a page, or its bottleneck in three lines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .arguments import add_json
 from .printing import print_json, print_lines
 
 HELP = (
-    "Print the verdict on a pass that DataLoader(trace=...) has written, and with -o make one HTML file of "
-    "it: throughput, what the consumer waits for, bytes in flight, the latency of the store, padding, "
-    "balance and errors. The page needs no network and runs no script."
+    "Print the bottleneck of a pass that DataLoader(trace=...) has recorded, and with -o write an HTML page: "
+    "throughput, waiting of the consumer, bytes in flight, latency of the store, padding, balance, errors. "
+    "The page needs no network and runs no script."
 )
 
 
@@ -27,18 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace) -> int:
     if asked.output is not None and os.path.realpath(asked.output) == os.path.realpath(asked.run):
         raise ValueError(f"-o should be another file than the run itself, but both are {asked.run}")
-    told = read_run(asked.run)
+    traced = read_run(asked.run)
     if asked.output is not None:
-        _write(asked.output, render(told))
+        path = os.path.abspath(asked.output)
+        if not os.path.isdir(folder := os.path.dirname(path)):
+            raise ValueError(f"-o should be a file in an existing folder, but there is no {folder}: make it")
+        write_whole(path, render(traced).encode())
     if asked.json:
-        print_json({**told, "page": asked.output})
+        print_json({**traced, "page": asked.output})
     else:
-        print_lines(*told["report"]["lines"])
+        print_lines(*traced["report"]["lines"])
     return 0
-
-
-def _write(path: str, page: str) -> None:
-    path = os.path.abspath(path)
-    if not os.path.isdir(folder := os.path.dirname(path)):
-        raise ValueError(f"-o should be a file in a folder that is there, but {folder} is none; make it")
-    write_whole(path, page.encode())

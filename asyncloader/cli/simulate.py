@@ -1,4 +1,4 @@
-"""``asyncloader simulate``: how fast a pass would go, without a byte read."""
+"""``asyncloader simulate``: estimate the speed of a pass without reading its shards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ..tools.simulate import Balance, Outcome, PlannedRun, Resized
 
 HELP = (
-    "Work out how fast a pass would go, what its bottleneck would be, and how evenly it would be dealt, from "
-    "the plan and from the times that are given. Of shards that are named only the index is read. Times are "
-    "given as 50ms, sizes as 100MB, rates as 40MB/s. A time that is not given is left out."
+    "Estimate the speed, the bottleneck and the balance of a pass from its plan and from the times of its "
+    "stages. Of named shards only the index is read. Write times as 50ms, sizes as 100MB, rates as 40MB/s. "
+    "Stages without a time are left out."
 )
 
 _TIMES = {
@@ -27,8 +27,8 @@ _TIMES = {
     "step": "of the training loop, for a batch",
 }
 _RATES = {
-    "connection": "the most that one connection gets",
-    "link": "the most that a rank gets: the link of a machine, divided by its ranks",
+    "connection": "the highest rate of one connection",
+    "link": "the highest rate of a rank: the link of a machine, divided by its ranks",
 }
 _COUNTS = {
     "concurrency": (1, "calls of --map at a time, on threads; 1"),
@@ -41,33 +41,31 @@ _COUNTS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "urls", nargs="*", metavar="URL", help="shards that have an index, as from_urls has them"
-    )
+    parser.add_argument("urls", nargs="*", metavar="URL", help="shards with an index, as for from_urls")
     add_format(parser)
-    parser.add_argument("-m", "--index", help="path or URL of it, if it is not beside them")
+    parser.add_argument("-m", "--index", help="path or URL of the index, if it is not beside the shards")
     add_stores(parser)
-    shards = parser.add_argument_group("shards, where none are named")
+    shards = parser.add_argument_group("shards, if none are named")
     shards.add_argument("--shards", type=int, metavar="N", help="how many")
     shards.add_argument("--shard-size", metavar="SIZE", help="of each, as stored")
     shards.add_argument("--shard-samples", type=int, metavar="N", help="of each")
     parser.add_argument(
-        "--indexed", action="store_true", help="cut lanes by an index, as is done where shards have one"
+        "--indexed", action="store_true", help="cut lanes by an index, as for shards that have one"
     )
     times = parser.add_argument_group("times and rates")
     for names, metavar in ((_TIMES, "TIME"), (_RATES, "RATE")):
-        for name, told in names.items():
-            times.add_argument(_option(name), metavar=metavar, help=told)
+        for name, meaning in names.items():
+            times.add_argument(_option(name), metavar=metavar, help=meaning)
     loader = parser.add_argument_group("the loaders")
-    for name, (default, told) in _COUNTS.items():
-        loader.add_argument(_option(name), type=int, default=default, metavar="N", help=told)
+    for name, (default, meaning) in _COUNTS.items():
+        loader.add_argument(_option(name), type=int, default=default, metavar="N", help=meaning)
     loader.add_argument("--memory-limit", metavar="SIZE", help="of a rank; by default as DataLoader's")
     resize = parser.add_argument_group("a resize")
     resize.add_argument(
-        "--resize-to", type=int, metavar="RANKS", help="stop the pass, and go on with so many"
+        "--resize-to", type=int, metavar="RANKS", help="stop the pass, and continue with so many ranks"
     )
     resize.add_argument(
-        "--at", type=float, default=0.5, metavar="FRACTION", help="of the epoch, where it is stopped; 0.5"
+        "--at", type=float, default=0.5, metavar="FRACTION", help="part of the epoch before the stop; 0.5"
     )
     add_json(parser)
 
@@ -91,7 +89,7 @@ def run(asked: argparse.Namespace) -> int:
     return 0
 
 
-# --- what is asked for ---
+# --- arguments ---
 
 
 def _planned_run(asked: argparse.Namespace) -> PlannedRun:
@@ -110,7 +108,7 @@ def _planned_run(asked: argparse.Namespace) -> PlannedRun:
 
 
 def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
-    """The shards, and whether they have an index, as a planned run takes them."""
+    """The arguments of a planned run for its shards."""
     made_up = {
         "--shards": asked.shards, "--shard-size": asked.shard_size, "--shard-samples": asked.shard_samples
     }  # fmt: skip
@@ -121,7 +119,7 @@ def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
         return _known_shards(asked)
     if missing:
         raise ValueError(
-            f"expected shards that have an index, or what they are like: {', '.join(missing)} "
+            f"expected shards with an index, or their number and size: {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} missing"
         )
     if asked.shards < 1 or asked.shard_samples < 1:
@@ -143,14 +141,14 @@ def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
     checks = shards.checks
     if missing := len(shards.urls) - checks.count_of(Known.SAMPLES):
         raise ValueError(
-            f"no index says how many samples are in {missing} of the {len(shards.urls)} shards: make one "
-            "with asyncloader index, name it with --index, or say what shards are like with --shards, "
+            f"no index has the number of samples of {missing} of the {len(shards.urls)} shards: make one "
+            "with asyncloader index, name it with --index, or describe the shards with --shards, "
             "--shard-size and --shard-samples"
         )
     if missing := checks.count_of(Known.NO_SIZE):
         raise ValueError(
-            f"the index does not say how long {missing} of the {len(shards.urls)} shards are, as they are "
-            "compressed: say what they are like with --shards, --shard-size and --shard-samples"
+            f"the index lacks the length of {missing} of the {len(shards.urls)} shards, since they are "
+            "compressed: describe the shards with --shards, --shard-size and --shard-samples"
         )
     return {
         "shard_bytes": checks.size_bytes,
@@ -159,7 +157,7 @@ def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# --- what is printed ---
+# --- output ---
 
 
 def _print(planned: PlannedRun, outcome: Outcome) -> None:
@@ -183,7 +181,8 @@ def _print(planned: PlannedRun, outcome: Outcome) -> None:
 
 def _print_resized(planned: PlannedRun, resized: Resized) -> None:
     print_lines(
-        f"stopped after {counted(resized.samples_before, 'sample')}; {counted(resized.ranks, 'rank')} go on"
+        f"stopped after {counted(resized.samples_before, 'sample')}; "
+        f"continues with {counted(resized.ranks, 'rank')}"
     )
     print_table(
         [
@@ -195,11 +194,11 @@ def _print_resized(planned: PlannedRun, resized: Resized) -> None:
 
 
 def _rows_of(planned: PlannedRun, outcome: Outcome) -> list[tuple[str, str]]:
-    """How fast a pass goes, and why."""
+    """The speed and the bottleneck of a pass."""
     rate, first_s, elapsed_s = outcome.samples_per_s, outcome.first_batch_s, outcome.elapsed_s
     if rate is None or first_s is None or elapsed_s is None or outcome.wait_share is None:
         of_all = ", ".join(map(_option, (*_TIMES, *_RATES)))
-        return [("throughput", f"not known without a time of any stage: give at least one of {of_all}")]
+        return [("throughput", f"unknown without the time of a stage: pass at least one of {of_all}")]
     stages = [f"{stage} {seconds * 1000:,.3g} ms" for stage, seconds in outcome.stages_s.items() if seconds]
     return [
         ("throughput", f"{rate:,.0f} samples/s, {size_of(rate * planned.sample_bytes)}/s of shards"),

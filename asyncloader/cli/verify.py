@@ -1,4 +1,4 @@
-"""``asyncloader verify``: hold shards against their index."""
+"""``asyncloader verify``: check shards against their index."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import partial
 from ..pipeline.folders import is_folder
 from ..shards.index_survey import Verified, Verifying, open_verifying, open_verifying_by_index
 from ..stores.urls import INDEX_NAME
-from .arguments import add_concurrency, add_json, add_shards, open_shards, storage_options
+from .arguments import add_concurrency, add_json, add_shards, named_shards, open_shards
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
-    "Read each shard and compare its length, digests, number of samples and offsets with what the index "
-    "says, or the index.json of a folder of MDS or LitData. Writes nothing. The exit status is 1 if a shard "
-    "differs, cannot be read, or is listed and missing."
+    "Read each shard, and compare its length, digests, number of samples and offsets with the index, or with "
+    "the index.json of a folder of MDS or LitData. Writes nothing. The exit status is 1 if a shard differs, "
+    "cannot be read, or is listed and missing."
 )
 
 
@@ -43,8 +43,8 @@ def run(asked: argparse.Namespace) -> int:
             print_lines(f"{bad} of {counted(len(shards), 'shard')} bad")
         else:
             empty = sum(shard.size_bytes == 0 for shard in shards)
-            told = f"; {empty} empty, without a sample" if empty else ""
-            print_lines(f"{counted(len(shards), 'shard')} as {verifying.teller} says{told}")
+            note = f"; {empty} empty, without a sample" if empty else ""
+            print_lines(f"{counted(len(shards), 'shard')} as {verifying.teller} says{note}")
         return 1 if bad else 0
 
 
@@ -55,18 +55,11 @@ def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
         return open_verifying_by_index(
             shards.urls, shards.formats, shards.checks, shards.index, shards.access, asked.concurrency
         )
-    return open_verifying(
-        asked.urls,
-        index=asked.index,
-        format=asked.format,
-        delimiter=asked.delimiter,
-        storage_options=storage_options(asked),
-        concurrency=asked.concurrency,
-    )
+    return open_verifying(named_shards(asked), asked.index, asked.concurrency)
 
 
 def _line(teller: str, shard: Verified) -> str:
     if shard.wrong:
         return f"BAD {shard.shard}: {'; '.join(shard.wrong)}"
-    told = f"{shard.shard}: as {teller} says"
-    return told if shard.size_bytes else f"{told}: it is empty"
+    line = f"{shard.shard}: as {teller} says"
+    return line if shard.size_bytes else f"{line}: it is empty"

@@ -1,4 +1,4 @@
-"""Which shards a recipe is of: found, their formats told, and held against the indexes that are known."""
+"""Find the shards of a dataset, their formats, and the indexes that describe them."""
 
 from __future__ import annotations
 
@@ -8,40 +8,37 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import StoreError, drop_frames
-from ..flow.engine import Engine
 from ..formats import check_format
-from ..observe.statistics import NetworkCounts
 from ..stores.expanding import IsShard, Match, expand_home
 from ..stores.globs import folder_before
 from ..stores.local import length_of
 from ..stores.names import Braces, ShardNames
-from ..stores.router import Stores
 from ..stores.store import Access, NetworkPolicy
 from ..stores.urls import INDEX_NAME, Scheme, local_path, redact, scheme_of, split_key
 from .expectations import Expectations, Known
 from .index_entries import MOST_LOOKED_AT_BYTES, is_index
 from .index_lookup import (
     Entries,
-    LocalIndexes,
     check_complete,
     expectations,
     find_local_indexes,
     is_found_index,
+    local_entries,
     open_local_index,
 )
-from .index_survey import Survey
+from .index_survey import open_survey
 from .names import FoundShards, find_shards, formats_of, is_shard_name
 
 
 class Beside(Enum):
-    """Where an index is that nobody has named."""
+    """Where to look for an index by default."""
 
     SHARDS = "beside the shards"
 
@@ -50,9 +47,9 @@ class Beside(Enum):
 BESIDE: Final = Beside.SHARDS
 
 IndexPlace: TypeAlias = str | os.PathLike[str] | Beside | None
-"""Where an index is; None if there is to be none."""
+"""Where an index is; None to use none."""
 
-# Answers that may pass, or that ask for patience; any other 4xx says that nobody gets an index there.
+# Temporary answers. Any other 4xx means that there is no index for this client.
 _NO_ANSWER = frozenset({408, 425, 429})
 
 # Local files whose lengths are looked up: some 20 ms of disk, and up to 5 s of a slow network file system.
@@ -61,15 +58,15 @@ _MOST_LOOKED_UP = 10_000
 
 @dataclass(frozen=True)
 class Catalog:
-    """The shards of a recipe.
+    """The shards of a dataset.
 
     Attributes:
         urls: In order.
         formats: The format of each.
         checks: What an index expects of each; empty if none was found.
-        schemes: Of all URLs.
-        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all.
-        lacking: Where no index says how many samples are in each: why, and what to do.
+        schemes: The schemes of all URLs.
+        sizes: Length of each in bytes, ``(shards,) int64``; None unless all are known.
+        lacking: Why no index has the number of samples of each, and what to do; empty if one has.
     """
 
     urls: ShardNames
@@ -88,23 +85,23 @@ def make_catalog(
     network: NetworkPolicy,
     check: Callable[[ShardNames, Sequence[str], frozenset[Scheme]], object] = lambda *_: None,
 ) -> Catalog:
-    """Find the shards; looks at local disk, and asks servers about prefixes, globs and indexes.
+    """Find the shards. Reads local disk, and requests prefixes, globs and indexes from servers.
 
     Args:
         urls: As the user names them.
-        format: None to go by the suffix.
-        index: Where it is; ``BESIDE`` for those that lie beside local shards, in folders that are looked
-            into anyway, and in the one folder of shards of a web server; None for none.
+        format: The format of all; None to use the suffixes.
+        index: Where it is; ``BESIDE`` for those beside local shards, in folders that are listed anyway, and
+            in the one folder of shards of a web server; None for none.
         options: Storage options.
         network: Time-outs and attempts.
-        check: Called with the shards, the format of each and all schemes, before a web server is asked.
+        check: Called with the shards, the format of each and all schemes, before any request to a web server.
 
     Raises:
         TypeError: Something else than strings and paths, or an option of a wrong type.
         ValueError: No shard, or names, formats, options or an index that do not fit.
         FormatError: An index is not sound.
-        StoreError: A server cannot be asked, or an index not be read, or a folder, prefix or glob lacks
-            shards that its index lists.
+        StoreError: A request failed, an index cannot be read, or a folder, prefix or glob lacks shards that
+            its index lists.
     """
     if format is not None:
         check_format(format)
@@ -136,9 +133,9 @@ def make_catalog(
 
 
 def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | None:
-    """How long shards are by indexes, listings and the local disk, in this order; None if one is not known.
+    """The lengths of shards from indexes, listings and the local disk, in this order; None if one is unknown.
 
-    Whether it is known depends on the names and on what has told of them; no server is asked.
+    Makes no request to a server.
     """
     sizes = np.full(len(found.names), -1, np.int64)
     first = 0
@@ -147,12 +144,12 @@ def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | 
             sizes[first : first + len(part)] = lengths
         first += len(part)
     if checks:
-        told = checks.known & (Known.ENTRY | Known.NO_SIZE) == Known.ENTRY
-        sizes[told] = checks.size_bytes[told]
+        known = checks.known & (Known.ENTRY | Known.NO_SIZE) == Known.ENTRY
+        sizes[known] = checks.size_bytes[known]
     unknown = np.flatnonzero(sizes < 0).tolist()
     if len(unknown) > _MOST_LOOKED_UP or (unknown and not any(scheme.is_local for scheme in found.schemes)):
         return None
-    for number in unknown:  # up to the first one that nobody knows the length of
+    for number in unknown:  # up to the first one whose length is unknown
         name = found.names[number]
         length = length_of(name) if scheme_of(name).is_local else None
         if length is None:
@@ -162,13 +159,13 @@ def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | 
 
 
 def _found_beside(found: FoundShards, is_shard: IsShard, web: Entries | None) -> Expectations:
-    """What indexes expect that lie beside shards: in local folders, folders listed, and on a web server."""
-    local = LocalIndexes()
+    """What the indexes beside shards expect: in local folders, in listings, and on a web server."""
+    read = cache(local_entries)
     any_local = any(scheme.is_local for scheme in found.schemes)
-    expected = find_local_indexes(found.names, local) if any_local else Expectations.of()
+    expected = find_local_indexes(found.names, read) if any_local else Expectations.of()
     for match in found.matches:
         for path in match.indexes:
-            if (entries := local.at(path)) is not None:
+            if (entries := read(path)) is not None:
                 check_complete(entries, match, is_shard)
     told = [(np.arange(len(expected)), expected)]
     for listing in found.listings:
@@ -183,7 +180,7 @@ def _found_beside(found: FoundShards, is_shard: IsShard, web: Entries | None) ->
                 told.append((np.array(numbers), entries.of(found.names[number] for number in numbers)))
     if web is not None:
         there = web.of(found.names)
-        # Others may be of another store, and known already.
+        # Others may be in another store, and known already.
         listed_there = np.flatnonzero(there.known)
         told.append((listed_there, there.take(listed_there)))
     return Expectations.placed(len(found.names), told)
@@ -198,8 +195,8 @@ def _listed_place(pattern: str) -> str:
 def _web_place(found: FoundShards) -> str | None:
     """Where one index would lie beside all shards of web servers: in the folder that they have in common.
 
-    None if they have none, and where a query follows their names: it may sign one name alone, or say what is
-    served.
+    None if they have none, or if a query follows their names: it may be a signature of one name, or select
+    what is served.
     """
     first, last = [], []
     for part in found.names.parts:
@@ -214,7 +211,7 @@ def _web_place(found: FoundShards) -> str | None:
             names = part if is_all else [name for name in part if scheme_of(name).is_web]
             if not names:
                 continue
-            # What these two begin with all begin with that are between them.
+            # All names between these two share their common prefix.
             ends = min(names), max(names)
         if any("?" in name or "#" in name for name in names):
             return None
@@ -232,32 +229,31 @@ def _read_web(
 
     Raises:
         FormatError: It is not sound.
-        StoreError: The server gave no answer. To go on without would be to guess: ranks that guess
-            differently would read different samples.
+        StoreError: The server gave no answer. Continuing without an index is unsafe: if only some ranks
+            found it, ranks would read different samples.
     """
     try:
-        with Engine() as engine:
-            stores = Stores(engine.resources, Access(options, network), NetworkCounts())
-            content = Survey(engine, stores).read(place)
+        with open_survey(Access(options, network), 1) as (survey, _):
+            content = survey.read(place)
     except StoreError as error:
         if error.status is not None and 400 <= error.status < 500 and error.status not in _NO_ANSWER:
             return None
         if error.status is None:  # the server itself is out of reach, so the shards are too
             error.shard = redact(next(name for name in found.names.examples if scheme_of(name).is_web))
         error.add_note(
-            f"the index {redact(place)} was looked for beside the shards; from_urls(..., index=None) looks "
-            "for none"
+            f"the index {redact(place)} was searched for beside the shards; from_urls(..., index=None) does "
+            "not search"
         )
         drop_frames(error)
         raise
-    if content.lstrip()[:1] == b"<":  # a page, with which some servers answer whatever is asked
+    if content.lstrip()[:1] == b"<":  # a page, which some servers send for every missing file
         return None
     file = io.BytesIO(content)
     return Entries(place, file) if is_found_index(place, file) else None
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
-    """Why no index says how many samples are in each shard, and what to do; empty where one does."""
+    """Why no index has the number of samples of each shard, and what to do; empty if one has."""
     uncounted = np.flatnonzero(checks.known & Known.SAMPLES == 0) if len(checks) else [0]
     if not len(uncounted):
         return ""
@@ -269,27 +265,27 @@ def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | Non
     if where is None:
         if _is_ours(place):
             return f"{place} lies beside them and was not read, since index=None was given"
-        return "none was looked for, since index=None was given"
+        return "none was searched for, since index=None was given"
     if _is_ours(place):
         return _silent(place)
     if scheme.is_web and web is not None:
         if len(checks):
             return _silent(web)
-        return f"there is none at {redact(web)}; asyncloader index makes one, to be put there"
+        return f"there is none at {redact(web)}; asyncloader index makes one to upload there"
     listing = next((each for each in found.listings if name in each.urls), None)
     if listing is not None and listing.index is not None:
         return _silent(_listed_place(listing.pattern))
     if scheme.is_listed and listing is None:
         place = f"{name.rpartition('/')[0]}/{INDEX_NAME}"
         return (
-            f"beside shards of {scheme.name}:// that are named one by one none is looked for: if one lies "
-            f"there, give index={place!r}; if not, asyncloader index makes it"
+            f"none is searched for beside shards of {scheme.name}:// that are named one by one: if there is "
+            f"one, pass index={place!r}; otherwise make it with asyncloader index"
         )
-    return "ShardWriter writes one, and asyncloader index makes it of shards that exist"
+    return "ShardWriter writes one, and asyncloader index makes one for existing shards"
 
 
 def _silent(place: str) -> str:
-    return f"{redact(place)} does not list them with a number; asyncloader index adds that"
+    return f"{redact(place)} does not list them with a number of samples; asyncloader index adds it"
 
 
 def _is_ours(path: str) -> bool:

@@ -2,9 +2,9 @@
 
 Laws:
 
-* A file appears under its name when it is whole. Until then a folder has it under a hidden name, and an
-  object store has nothing of it: the file lies on this machine, without a name.
-* A destination pickles. Each process makes its own client of an object store.
+* A file appears under its name when it is whole. Until then it has a hidden name in a folder; for an object
+  store it is an unnamed file on this machine.
+* A destination can be pickled. Each process makes its own client of an object store.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ..atomic_file import AtomicFile, write_whole
-from ..errors import FormatError
 from ..flow.process import occupy_standard_descriptors
 from ..stores.expanding import expand_home
 from ..stores.router import options_of
 from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of
 from .expectations import Expected
 from .index_building import update_index
-from .index_entries import format_index, is_index, parse_index
+from .index_entries import format_index, parse_own
 
 if TYPE_CHECKING:
     from ..stores.objects.store import ObjectFolder
 
-#: Small objects that are read at a time: ten thousand take seconds at a round trip of 20 ms, and no store
+#: Small objects to read at a time: ten thousand take some seconds with a round trip of 20 ms, and no store
 #: throttles a client for so few requests.
 _AT_A_TIME = 32
 
 
 class Pending(Protocol):
-    """A file that is written, and that appears when it is published; see ``draft.Draft``."""
+    """A file that is being written, and appears when it is published; see ``AtomicFile``."""
 
     file: IO[bytes]
 
@@ -48,12 +47,12 @@ class Pending(Protocol):
 def open_destination(
     output: str | os.PathLike[str], options: Mapping[str, Any], aside: str = ""
 ) -> Destination:
-    """The destination that the user has named. No I/O happens yet.
+    """The destination that the caller has named. No I/O happens yet.
 
     Args:
         output: A folder, or a prefix of an object store.
-        options: Storage options; of a folder there are none.
-        aside: A folder below it for files that are not finished; in the folder itself by default.
+        options: Storage options, for an object store.
+        aside: A folder below it for unfinished files; by default they are in the folder itself.
 
     Raises:
         TypeError: ``output`` is neither a string nor a path, or an option has a wrong type.
@@ -68,7 +67,7 @@ def open_destination(
     if not scheme.is_writable:
         raise ValueError(
             f"shards are written to a folder or an object store, not to {redact(url)}: write them to a "
-            "folder, and upload that"
+            "folder, and upload it"
         )
     destination = ObjectDestination(url.rstrip("/") + "/", options_of(scheme, options))
     destination.connect()  # checks the options
@@ -77,11 +76,11 @@ def open_destination(
 
 @dataclass(frozen=True)
 class FolderDestination:
-    """A folder of this machine, which is made with the first file.
+    """A folder of this machine. It is made with the first file.
 
     Args:
         folder: Its path; empty for the current one.
-        aside: As of ``open_destination``.
+        aside: As for ``open_destination``.
     """
 
     folder: str
@@ -98,7 +97,7 @@ class FolderDestination:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Lock the folder, and remove what a killed run left unfinished.
+        """Lock the folder, and remove unfinished files of a killed run.
 
         Raises:
             ValueError: Another run holds the lock, the folder cannot be locked, or it is a file.
@@ -110,7 +109,7 @@ class FolderDestination:
             os.makedirs(aside, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise ValueError(f"shards are written to a folder, but {self.folder!r} is a file") from None
-        # The lock is on the folder itself: there is no lock file that could be stale.
+        # The lock is on the folder itself: no lock file can be stale.
         fd = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _lock(fd, self.folder)
@@ -118,9 +117,9 @@ class FolderDestination:
             try:
                 yield
             finally:
-                _remove_drafts(aside)  # of processes that were killed because another one failed
+                _remove_drafts(aside)  # of processes that were killed since another one failed
         except BaseException:
-            for folder in missing:  # a call that was refused leaves nothing; folders with files stay
+            for folder in missing:  # a refused call leaves nothing; folders with files stay
                 with suppress(OSError):
                     os.rmdir(folder)
             raise
@@ -143,18 +142,18 @@ class FolderDestination:
         return os.path.exists(self.path_of(name))
 
     def draft(self, name: str) -> Pending:
-        """A new file, whose folder is made if it is missing."""
+        """A new file. A missing folder is made."""
         occupy_standard_descriptors()
         try:
             os.makedirs(self.folder or ".", exist_ok=True)
-        except FileExistsError:  # its message would read as if a shard were there
+        except FileExistsError:  # its message would sound as if the shard existed
             raise NotADirectoryError(
                 errno.ENOTDIR, "shards are written to a folder, but this is a file", self.folder
             ) from None
         return AtomicFile(self.path_of(name), os.path.join(self.folder, self.aside))
 
     def scratch(self) -> IO[bytes]:
-        """A file without a name, on the disk of the folder."""
+        """An unnamed file on the disk of the folder."""
         return tempfile.TemporaryFile(dir=os.path.join(self.folder, self.aside))
 
     def read(self, name: str) -> bytes | None:
@@ -167,7 +166,7 @@ class FolderDestination:
 
     def read_each(self, names: Sequence[str]) -> Iterator[bytes | None]:
         """Several small files, in order."""
-        return map(self.read, names)  # threads would take longer
+        return map(self.read, names)  # threads would be slower
 
     def write(self, name: str, content: bytes) -> None:
         """Write or replace a small file; a reader sees the old or the new one."""
@@ -180,17 +179,17 @@ class FolderDestination:
                 os.unlink(self.path_of(name))
 
     def add_to_index(self, entries: Mapping[str, Expected]) -> None:
-        """Enter shards into the folder's index, which other writers may add to at the same time.
+        """Add shards to the folder's index. Other writers may do so at the same time.
 
         Raises:
-            FormatError: There is a file of its name that is no index; it stays.
+            FormatError: There is a file of its name that is not an index; it stays.
             OSError: It cannot be written.
         """
         update_index(self.path_of(INDEX_NAME), entries)
 
 
 def _missing(folder: str) -> Iterator[str]:
-    """The folders that have to be made for one to exist, itself first."""
+    """The folders to make so that one exists, itself first."""
     while not os.path.lexists(folder):
         yield folder
         folder = os.path.dirname(folder)
@@ -205,27 +204,27 @@ def _remove_drafts(folder: str) -> None:
 def _lock(fd: int, folder: str) -> None:
     try:
         import fcntl
-    except ImportError:  # Windows: there nothing keeps two runs apart
+    except ImportError:  # Windows, where two runs are not kept apart
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ValueError(
-            f"another run is writing to {folder!r}: wait for its end, or write to another folder"
+            f"another run is writing to {folder!r}: wait until it ends, or write to another folder"
         ) from None
-    except OSError as error:  # a network file system that locks no folders
+    except OSError as error:  # a network file system that cannot lock folders
         raise ValueError(
             f"{folder!r} cannot be locked ({error.strerror}), so a second run could not be kept out: "
-            "write to a local folder and copy that, or write to an object store"
+            "write to a local folder and copy it, or write to an object store"
         ) from None
 
 
 @dataclass(frozen=True)
 class ObjectDestination:
-    """A prefix of an object store. There are no locks: two runs of one job would write the same objects, and
-    of two writers that enter shards into the index in the same moment one may lose its entries.
+    """A prefix of an object store, with the methods of ``FolderDestination``.
 
-    The methods are those of ``FolderDestination``.
+    There are no locks. Two runs of one job would write the same objects. If two writers add shards to the
+    index in the same moment, one may lose its entries.
 
     Args:
         url: Ends with ``/``.
@@ -246,7 +245,7 @@ class ObjectDestination:
         return nullcontext()
 
     def connect(self) -> ObjectFolder:
-        """The objects; a new client each time, since threads and processes share none."""
+        """A new client for the objects: threads and processes share none."""
         from ..stores.objects.store import ObjectFolder
 
         return ObjectFolder(self.url, self.options)
@@ -279,12 +278,7 @@ class ObjectDestination:
 
     def add_to_index(self, entries: Mapping[str, Expected]) -> None:
         content = self.read(INDEX_NAME)
-        kept: Mapping[str, Expected] = {}
-        if content is not None:
-            if not is_index(content):
-                where = self.path_of(INDEX_NAME)
-                raise FormatError("there is an object of this name that is no index of shards", shard=where)
-            kept = parse_index(content)
+        kept = {} if content is None else parse_own(content, self.path_of(INDEX_NAME))
         self.write(INDEX_NAME, format_index({**kept, **entries}))
 
 
@@ -292,7 +286,7 @@ Destination: TypeAlias = FolderDestination | ObjectDestination
 
 
 class _Upload:
-    """A shard in a file without a name, which is uploaded when it is whole."""
+    """A shard in an unnamed file, which is uploaded when it is whole."""
 
     def __init__(self, destination: ObjectDestination, name: str) -> None:
         self._destination = destination

@@ -1,7 +1,7 @@
-"""What is expected of shards: of one as an object, of many as columns, so that a million are a few arrays.
+"""What is expected of shards: an object for one, columns for many, so that a million are a few arrays.
 
-The object of one of many is made when it is asked for. Code that needs one value of all, such as the numbers
-of samples, takes the column.
+The object of one of many is made on access. Code that needs one value of all, such as the numbers of samples,
+uses the column.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import TypeAlias, overload
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,12 @@ _Uint8: TypeAlias = npt.NDArray[np.uint8]
 
 _SIZE_BYTES = 8
 
-# Lines of the digest that are made at once: they stay in the processor's cache.
+# Lines of the digest that are made at once: few enough to stay in the processor's cache.
 _RUN = 4096
 
 
 class Known:
-    """What an entry tells, as bits, and that it does not tell a length; 0 for a shard that has none."""
+    """Bits for what an entry contains, and for a missing length; 0 for a shard without an entry."""
 
     ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, HASHED, NO_SIZE, UNPACKED = (1 << bit for bit in range(8))
 
@@ -48,11 +48,10 @@ class Expected:
         samples: How many samples it holds; None if that is not known.
         sha256: Of the stored bytes; None if not known.
         crc32c: Of the stored bytes, big-endian; None if not known.
-        offsets: Where a decoder may begin inside of it, none where its format cannot; None if nobody has
-            looked.
-        hashed: Another digest of the stored bytes: its algorithm, of those in ``digest``, and itself.
+        offsets: Where a decoder may begin inside of it, empty where its format cannot; None if unknown.
+        hashed: Another digest of the stored bytes: its algorithm, one of those in ``digest``, and its value.
             Our indexes have none; those of other libraries may.
-        unpacked: What it becomes when it is decompressed; None if nobody says, as in ours.
+        unpacked: What it becomes when it is decompressed; None if unknown, as in our indexes.
     """
 
     size_bytes: int | None
@@ -65,7 +64,7 @@ class Expected:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether it tells what it takes to cut lanes inside of the shard."""
+        """Whether lanes can be cut inside of the shard by it."""
         return self.samples is not None and self.offsets is not None
 
     @property
@@ -77,13 +76,13 @@ class Expected:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Expectations(Sequence[Expected | None]):
-    """What is expected of each shard, None for one of which nothing is known.
+class Expectations:
+    """What is expected of each shard, None for one without an entry.
 
-    What is not known of a shard is 0 in its column.
+    An unknown value of a shard is 0 in its column.
 
     Args:
-        known: Which of the others are known of each, bits of ``Known``: ``(shards,) uint8``.
+        known: Which of the others are known of each shard, bits of ``Known``: ``(shards,) uint8``.
         size_bytes: ``(shards,) int64``.
         samples: ``(shards,) int64``.
         sha256: ``(shards, 32) uint8``.
@@ -126,7 +125,7 @@ class Expectations(Sequence[Expected | None]):
 
     @classmethod
     def join(cls, parts: Iterable[Expectations]) -> Expectations:
-        """Those of all parts, one part after the other."""
+        """All parts, one after the other."""
         nothing = cls.of()
         columns = {field.name: np.array(getattr(nothing, field.name)) for field in fields(cls)}
         used = {name: len(column) for name, column in columns.items()}
@@ -135,8 +134,8 @@ class Expectations(Sequence[Expected | None]):
                 begin = used[name]
                 piece = part.begins[1:] + column[begin - 1] if name == "begins" else getattr(part, name)
                 used[name] = end = begin + len(piece)
-                # In place, where the pages are moved and nothing is held twice: a million shards are 80 MB.
-                # By a quarter more than is needed: a move for each part took a fifth of the time.
+                # In place, which moves pages rather than holding two copies: a million shards are 80 MB. A
+                # quarter more than is needed: a move for each part took a fifth of the time.
                 if end > len(column):
                     column.resize((end + end // 4, *column.shape[1:]), refcheck=False)
                 column[begin:end] = piece
@@ -146,11 +145,11 @@ class Expectations(Sequence[Expected | None]):
 
     @classmethod
     def placed(cls, count: int, parts: list[tuple[Rows, Expectations]]) -> Expectations:
-        """Those of ``count`` shards, of which each part tells of some; none at all if none does.
+        """Those of ``count`` shards, each from one of several parts; empty if no part has an entry.
 
         Args:
             count: How many shards there are.
-            parts: Numbers of shards, and what is expected of each; of two of one shard the later one holds.
+            parts: Numbers of shards, and what is expected of each. A later part overrides an earlier one.
         """
         rows = np.full(count, -1, np.int64)
         first = 0
@@ -161,7 +160,7 @@ class Expectations(Sequence[Expected | None]):
         return joined.take(rows) if joined.count_of() else cls.of()
 
     def take(self, rows: Rows) -> Expectations:
-        """Those of some shards, in the order of ``rows``; nothing is known where a row is -1."""
+        """Those of some shards, in the order of ``rows``; None for a row of -1."""
         if len(rows) == len(self) and (rows == np.arange(len(self))).all():
             return self
         if not len(self):
@@ -169,7 +168,7 @@ class Expectations(Sequence[Expected | None]):
         there = rows >= 0
         counts = np.diff(self.begins)[rows] * there
         begins = begins_of(counts)
-        # How far the offsets of each shard are moved, for each of them.
+        # For each offset, how far it moves.
         moves = np.repeat(self.begins[rows] - begins[:-1], counts)
         columns = {name: getattr(self, name)[rows] for name in _FIXED}
         for column in columns.values():
@@ -179,14 +178,8 @@ class Expectations(Sequence[Expected | None]):
     def __len__(self) -> int:
         return len(self.known)
 
-    @overload
-    def __getitem__(self, index: int) -> Expected | None: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Expected | None, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> Expected | tuple[Expected | None, ...] | None:
-        places = range(len(self))
-        return tuple(map(self._at, places[index])) if isinstance(index, slice) else self._at(places[index])
+    def __getitem__(self, index: int) -> Expected | None:
+        return self._at(range(len(self))[index])
 
     def __iter__(self) -> Iterator[Expected | None]:
         return map(self._at, range(len(self)))
@@ -199,31 +192,31 @@ class Expectations(Sequence[Expected | None]):
     __hash__ = None  # type: ignore[assignment]  # arrays have none
 
     def count_of(self, bits: int = Known.ENTRY) -> int:
-        """Of how many shards all of this is known."""
+        """For how many shards all of these bits are known."""
         return int(np.count_nonzero(self.known & bits == bits))
 
     @property
     def is_indexed(self) -> bool:
-        """Whether it tells of every shard what it takes to cut lanes inside of it."""
+        """Whether lanes can be cut inside of every shard by it."""
         return 0 < len(self) == self.count_of(Known.SAMPLES | Known.OFFSETS)
 
     def counts(self) -> list[int | None]:
         """The number of samples of each shard, None where it is not known."""
-        told = zip(self.known.tolist(), self.samples.tolist(), strict=True)
-        return [samples if known & Known.SAMPLES else None for known, samples in told]
+        rows = zip(self.known.tolist(), self.samples.tolist(), strict=True)
+        return [samples if known & Known.SAMPLES else None for known, samples in rows]
 
     def digest(self) -> str:
-        """What tells these shards from others of the same names, in a saved state."""
+        """Distinguishes these shards, in a saved state, from others with the same names."""
         digest = hashlib.sha256()
         for first in range(0, len(self), _RUN):
             run = slice(first, first + _RUN)
             known, sizes = self.known[run], self.size_bytes[run].tolist()
             contents = self._hex(self.sha256[run])
             if not (known & Known.SHA256).all():
-                # One of them: an index that gains another one is of the same shards.
+                # Only one digest each: an index that gains another one describes the same shards.
                 other = [row.tobytes().hex() for row in self.hashed[run]]
-                told = zip(known.tolist(), contents, self._hex(self.crc32c[run]), other, strict=True)
-                contents = [_first_of(bits, *digests) for bits, *digests in told]
+                rows = zip(known.tolist(), contents, self._hex(self.crc32c[run]), other, strict=True)
+                contents = [_first_of(bits, *digests) for bits, *digests in rows]
             lines: Iterable[str] = map("%d %s\n".__mod__, zip(sizes, contents, strict=True))
             if not known.all():
                 lines = (line if bits else "\n" for bits, line in zip(known.tolist(), lines, strict=True))
@@ -256,7 +249,7 @@ _FIXED = ("known", "size_bytes", "samples", "sha256", "crc32c", "hashed", "unpac
 def _bits(expected: Expected | None) -> int:
     if expected is None:
         return 0
-    told = {
+    values = {
         Known.SAMPLES: expected.samples,
         Known.SHA256: expected.sha256,
         Known.CRC32C: expected.crc32c,
@@ -265,7 +258,7 @@ def _bits(expected: Expected | None) -> int:
         Known.UNPACKED: expected.unpacked,
     }
     no_size = Known.NO_SIZE if expected.size_bytes is None else 0
-    return Known.ENTRY | no_size | sum(bit for bit, value in told.items() if value is not None)
+    return Known.ENTRY | no_size | sum(bit for bit, value in values.items() if value is not None)
 
 
 def _first_of(bits: int, sha256: str, crc32c: str, hashed: str) -> str:

@@ -1,31 +1,103 @@
-"""Make the index of shards that exist: read each once, several at a time, and go on where a killed run was.
+"""Make the index of existing shards: read each once, several at a time.
 
-What a run has found of each shard is kept in a journal beside the index, which is written when all are
-known.
+The results are kept in a journal beside the index, so that the next run continues where a killed one stopped.
+The index is written when all shards are known.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from threading import Lock
+from typing import Any, TypeAlias
 
 from ..atomic_file import write_whole
 from ..errors import FormatError, StoreError
 from ..flow.process import occupy_standard_descriptors
-from ..formats import check_delimited, check_format
 from ..formats.tar_layout import idx_beside
 from ..observe.report import open_bar
 from ..stores.expanding import expand_home
 from ..stores.store import NetworkPolicy
-from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of
+from ..stores.urls import local_path, redact, scheme_of
 from .expectations import Expected
-from .index_entries import MAX_INDEX_BYTES, format_index, is_index, parse_index
+from .index_entries import MAX_INDEX_BYTES, decode_note, encode_note, format_index, parse_own
 from .index_lookup import open_local_index
-from .index_survey import Journal, Measured, open_measuring
-from .names import find_shards, formats_of
+from .index_survey import in_order, index_beside, open_survey, readers
+from .names import NamedShards
+
+Measured: TypeAlias = tuple[str, Expected | StoreError | FormatError]
+"""A shard, and what it is or why that is unknown."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a journal."""
+
+    name: str
+    etag: str | None
+    found: Expected
+
+
+class Journal:
+    """The results of shards, a line each, in a file beside the index; a context manager.
+
+    Args:
+        index: Path of the index.
+    """
+
+    def __init__(self, index: str) -> None:
+        folder, name = os.path.split(local_path(index))
+        self.path = os.path.join(folder, f".{name}.partial")
+        self._lock = Lock()
+        self._known: dict[str, _Line] = {}
+        self._file: Any = None
+
+    def __enter__(self) -> Journal:
+        with suppress(FileNotFoundError), open(self.path, "rb") as file:
+            for line in file:
+                # A killed run may have left a part of its last line.
+                with suppress(ValueError):
+                    if line.endswith(b"\n"):
+                        known = decode_note(line, _Line)
+                        self._known[known.name] = known
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def of(self, name: str, version: Callable[[], tuple[int | None, str | None]]) -> Expected | None:
+        """What an earlier run has found of a shard; None if nothing, or if it may be of another version.
+
+        Args:
+            name: In the index.
+            version: Requests what the shard is now, as ``Survey.version``; called if something was found.
+        """
+        known = self._known.get(name)
+        if known is None or known.etag is None:
+            return None
+        return known.found if version() == (known.found.size_bytes, known.etag) else None
+
+    def add(self, name: str, found: Expected, etag: str | None) -> None:
+        """Keep what was found of a shard, in the version that its store calls ``etag``.
+
+        Where no file can be written nothing is kept: the error of writing the index is the one to raise.
+        """
+        line = encode_note(_Line(name, etag, found)) + b"\n"
+        with self._lock, suppress(OSError):
+            if self._file is None:
+                # Appended to: of two runs at once each keeps what it has found.
+                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed on leaving
+                if self._file.tell():
+                    self._file.write(b"\n")  # behind a line that was cut
+            self._file.write(line)
+
+    def remove(self) -> None:
+        """Remove the file; all of it is in the index."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
 
 
 @dataclass
@@ -33,9 +105,9 @@ class IndexBuild:
     """An index that is being made; see ``open_index``.
 
     Attributes:
-        path: Of the index.
+        path: Path of the index.
         count: How many shards it is of.
-        measured: Each shard, as it becomes known, in order; to be iterated once.
+        measured: Each shard, in order; can be iterated once.
     """
 
     path: str
@@ -45,10 +117,10 @@ class IndexBuild:
     _journal: Journal
 
     def write(self, found: Sequence[Expected]) -> None:
-        """Write the index, now that all shards are known.
+        """Write the index, when all shards are known.
 
         Args:
-            found: Of each shard, in order.
+            found: What each shard is, in order.
 
         Raises:
             OSError: It cannot be written.
@@ -59,37 +131,43 @@ class IndexBuild:
 
 @contextmanager
 def open_index(
-    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
+    named: NamedShards,
     output: str | os.PathLike[str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    network: NetworkPolicy | None = None,
     concurrency: int | None = None,
+    *,
     idx: bool = False,
 ) -> Iterator[IndexBuild]:
-    """As ``build_index``, for those who look at each shard.
+    """Measure shards for an index. Arguments and errors are those of ``build_index``.
 
     The journal is written while they are measured, and the index by ``IndexBuild.write`` alone.
     """
-    if format is not None:
-        check_format(format)
-    options = dict(storage_options or {})
-    shards = find_shards(urls, format, options, network).names
-    formats = formats_of(shards, format)
-    check_delimited(delimiter, formats)
+    found, formats = named.find_with_formats()
+    shards = found.names
     if idx:
         for shard in shards:
             idx_beside(shard)
-    index = _index_beside(shards) if output is None else expand_home(os.fspath(output))
+    index = index_beside(shards, "-o or output=") if output is None else expand_home(os.fspath(output))
     names = _names_in(index, shards)
-    check_index(local_path(index))  # now, rather than when hours of reading are over
+    _read(local_path(index))  # refuses what cannot be added to now, rather than after hours of reading
     with (
-        open_measuring(options, network, concurrency, delimiter=delimiter) as measuring,
+        open_survey(named.access, readers(concurrency), None, named.delimiter) as (survey, threads),
         Journal(index) as journal,
     ):
-        measured = measuring.each(shards, formats, names, None if idx else journal, idx=idx)
+
+        def measure(number: int) -> Measured:
+            url, name = shards[number], names[number]
+            try:
+                if idx:
+                    return url, survey.measure_by_idx(url)
+                known = journal.of(name, lambda: survey.version(url))
+                if known is None:
+                    known, etag = survey.measure(url, formats[number])
+                    journal.add(name, known, etag)
+                return url, known
+            except (StoreError, FormatError) as error:
+                return url, error
+
+        measured = in_order(threads, measure, range(len(shards)))
         yield IndexBuild(local_path(index), len(shards), measured, names, journal)
 
 
@@ -105,30 +183,29 @@ def build_index(
     idx: bool = False,
     progress: bool = False,
 ) -> str:
-    """Read shards once, and write how many samples they hold and where to begin inside of them.
+    """Read shards once, and write how many samples they hold and where a reader may begin inside of them.
 
-    By the index lanes are cut to equal length, ``len(loader)`` is exact, and fewer shards than ranks are no
-    error. Each shard is checked against it when it is read. If this is killed, call it
-    again: shards that were done are not read a second time. ``ShardWriter`` writes the index as it goes.
+    With an index, lanes have equal lengths, ``len(loader)`` is exact, and fewer shards than ranks are
+    allowed. Each shard is checked against the index when it is read. If this call is killed, repeat it:
+    finished shards are not read a second time. ``ShardWriter`` writes an index itself.
 
-    Blocks; in a coroutine, call it on a thread.
+    It blocks; in a coroutine, call it on a thread.
 
     Args:
         urls: Shards, as ``from_urls`` takes them.
-        output: Path of the index, which is made or added to. By default ``asyncloader-index.json`` beside the
-            shards, if they are files of one folder, where it is found by itself. Shards of servers are named
-            in it by their URLs; give it as ``from_urls(..., index=output)``, or upload it beside them.
-        format: Of shards whose suffix does not tell.
-        delimiter: Of CSV and TSV, as of ``from_urls``.
-        storage_options: As of ``from_urls``.
+        output: Path of the index. An existing index is extended. By default ``asyncloader-index.json`` beside
+            the shards, if they are files of one folder; ``from_urls`` finds it there. Shards of servers are
+            listed by their URLs: pass it as ``from_urls(..., index=output)``, or upload it beside them.
+        format: Format of shards whose suffix does not show it.
+        delimiter: Of CSV and TSV, as for ``from_urls``.
+        storage_options: As for ``from_urls``.
         network: Time-outs, retries and hedging.
-        concurrency: How many shards are read at a time. By default as many as there are processors, of up to
-            8, since decoding and digests take more time than reading does.
-        idx: Take counts and offsets from the ``.idx`` beside each tar, which DALI's ``wds2idx`` has written,
-            and read no shard: of each a few members are looked at, to see that its index is not of another
-            one. What an index says is held against the samples whenever the shard is read. There are no
-            digests in the index then.
-        progress: Show a bar of the shards that are done.
+        concurrency: How many shards are read at a time. By default one for each processor, up to 8, since
+            decoding and digests take more time than reading.
+        idx: Take counts and offsets from the ``.idx`` beside each tar, as DALI's ``wds2idx`` writes it, and
+            read only a few members of each shard, to check that the file belongs to it. The index then has no
+            digests. Its offsets are checked against the samples whenever the shard is read.
+        progress: Show a progress bar.
 
     Returns:
         The path of the index.
@@ -136,73 +213,50 @@ def build_index(
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
         ValueError: No shard, names that do not fit, no place for the index, ``concurrency`` below 1, or
-            ``idx`` for what is no tar.
+            ``idx`` for shards that are not tar.
         StoreError, FormatError: A shard cannot be read or is not sound; the first one, with a note of the
-            others. Nothing is written then, and what was found of the others is kept for the next call.
+            others. No index is written, and the results of sound shards are kept for the next call.
         OSError: The index cannot be written.
     """
-    with open_index(
-        urls,
-        output=output,
-        format=format,
-        delimiter=delimiter,
-        storage_options=storage_options,
-        network=network,
-        concurrency=concurrency,
-        idx=idx,
-    ) as index:
-        index.write(_sound(_shown(index) if progress else index.measured))
+    with (
+        open_index(
+            NamedShards(urls, format, delimiter, storage_options, network), output, concurrency, idx=idx
+        ) as index,
+        ExitStack() as stack,
+    ):
+        bar = stack.enter_context(open_bar("index", index.count, " shards")) if progress else None
+        found: list[Expected] = []
+        bad: list[StoreError | FormatError] = []
+        for _, outcome in index.measured:
+            if isinstance(outcome, Expected):
+                found.append(outcome)
+            else:
+                bad.append(outcome)
+            if bar is not None:
+                bar.update()
+        if bad:
+            bad[0].add_note(f"{len(bad)} of {index.count} shards are bad; no index was written")
+            for error in bad[1:4]:
+                bad[0].add_note(f"also: {error}")
+            raise bad[0]
+        index.write(found)
         return index.path
 
 
-def _shown(index: IndexBuild) -> Iterator[Measured]:
-    """What is measured, with a bar of it."""
-    with open_bar("index", index.count, " shards") as bar:
-        for shard in index.measured:
-            bar.update()
-            yield shard
-
-
-def _sound(seen: Iterable[Measured]) -> list[Expected]:
-    """What the shards are; raises what is wrong with the first bad one, when all were looked at."""
-    found: list[Expected] = []
-    bad: list[StoreError | FormatError] = []
-    for _, outcome in seen:
-        if isinstance(outcome, Expected):
-            found.append(outcome)
-        else:
-            bad.append(outcome)
-    if bad:
-        bad[0].add_note(f"{len(bad)} of {len(found) + len(bad)} shards are bad; no index was written")
-        for error in bad[1:4]:
-            bad[0].add_note(f"also: {error}")
-        raise bad[0]
-    return found
-
-
-def _index_beside(urls: Sequence[str]) -> str:
-    """The path of the index that lies beside shards; raises ValueError if they are not of one folder."""
-    folders = {os.path.dirname(local_path(url)) if scheme_of(url).is_local else None for url in urls}
-    folder = folders.pop()
-    if folders or folder is None:
-        raise ValueError(
-            "the shards are not files of one folder; say with -o or output= where the index is to be"
-        )
-    return os.path.join(folder, INDEX_NAME)
-
-
 def _names_in(index: str, urls: Sequence[str]) -> list[str]:
-    """The shards as an index names them: files by their paths from it, others by URL.
+    """The names of shards in an index: paths relative to it for files, URLs for others.
 
     Raises:
-        ValueError: It is not local, a file is not below its folder, or two shards have one name.
+        ValueError: The index is not local, a file is not below its folder, or two shards have the same name.
     """
     if not scheme_of(index).is_local:
-        raise ValueError("the index is written to a local path; copy it beside the shards afterwards")
+        raise ValueError(
+            "the index is written to a local path: say with -o or output= which, and copy it to the shards"
+        )
     folder = os.path.abspath(os.path.dirname(local_path(index)))
     names = [_name_in(folder, url) for url in urls]
     if len(set(names)) < len(names):
-        raise ValueError("two of the shards have one name; each should be named once")
+        raise ValueError("two of the shards have one name; name each once")
     return names
 
 
@@ -215,19 +269,10 @@ def _name_in(folder: str, url: str) -> str:
     return os.path.relpath(path, folder).replace(os.sep, "/")
 
 
-def check_index(path: str) -> None:
-    """Refuse what ``update_index`` could not add to.
-
-    Raises:
-        FormatError: There is a file of this name that is no index, or none of this version.
-    """
-    _read(path)
-
-
 def update_index(path: str, entries: Mapping[str, Expected]) -> None:
     """Add entries to an index, or make it.
 
-    Entries of the same names are replaced, and those dropped whose files have gone from the folder. A
+    Entries with the same names are replaced. Entries whose files are missing in the folder are dropped. A
     killed process leaves the old index or the new one, and at most one hidden ``.tmp`` file.
 
     Args:
@@ -245,31 +290,24 @@ def update_index(path: str, entries: Mapping[str, Expected]) -> None:
         kept = {
             name: expected
             for name, expected in _read(path).items()
-            if "/" in name or name in present  # URLs and files of other folders are not looked for
+            if "/" in name or name in present  # URLs and files of other folders are kept
         }
         write_whole(path, format_index({**kept, **entries}))
 
 
-def _read(path: str) -> dict[str, Expected]:
+def _read(path: str) -> Mapping[str, Expected]:
     with open_local_index(path) as file:
-        content = None if file is None else file.read(MAX_INDEX_BYTES + 1)
-    if content is None and not os.path.lexists(path):
-        return {}
-    if content is None or not is_index(content):
-        raise FormatError("there is a file of this name that is no index of shards", shard=path)
-    try:
-        return parse_index(content)
-    except FormatError as error:
-        error.shard = path
-        raise
+        if file is None and not os.path.lexists(path):
+            return {}
+        return parse_own(b"" if file is None else file.read(MAX_INDEX_BYTES + 1), path)
 
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """One process at a time. The lock is the folder's own, so that no file is left and none can be stale.
+    """Let one process at a time in. The lock is on the folder, so that no lock file is left or can be stale.
 
-    Some network file systems lock no folders, and Windows none at all. There two writers that close in the
-    same moment may lose each other's entries; a shard without an entry is read unchecked.
+    Windows and some network file systems cannot lock folders. There, two writers that close in the same
+    moment may lose each other's entries; a shard without an entry is read unchecked.
     """
     try:
         import fcntl

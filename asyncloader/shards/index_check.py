@@ -1,4 +1,4 @@
-"""One reading of a shard, held against what its index and its store promise."""
+"""Check a shard, while it is read, against its index and its store."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .expectations import Expected
 
 
 class Teller(NamedTuple):
-    """Who promises what a shard is.
+    """A kind of index that shards are checked against.
 
     Attributes:
         name: For messages.
-        advice: What to do where a shard is something else.
-        may_lack_tables: Whether the lengths may be those of samples alone, without the table of where they
-            are that a shard begins with: 4 bytes for each sample and 8.
+        advice: What to do about a shard that differs.
+        may_lack_tables: Whether its lengths may leave out the table of offsets at the beginning of a shard: 8
+            bytes and 4 for each sample.
     """
 
     name: str
@@ -32,19 +32,19 @@ class Teller(NamedTuple):
     may_lack_tables: bool = False
 
     def unpacked_of(self, expected: Expected | None) -> Unpacked | None:
-        """What a shard should become, if it is compressed as a whole."""
+        """What a shard should become by decompression, if it is compressed as a whole."""
         if expected is None or expected.unpacked is None:
             return None
         length = self.or_bytes(expected.unpacked.size_bytes, expected)
         return expected.unpacked._replace(or_bytes=length)
 
     def lengths_of(self, expected: Expected) -> tuple[int | None, ...]:
-        """Those that a shard may have; its length is promised."""
+        """The lengths that a shard may have, if the index has one."""
         assert expected.size_bytes is not None
         return expected.size_bytes, self.or_bytes(expected.size_bytes, expected)
 
     def or_bytes(self, size_bytes: int, expected: Expected) -> int | None:
-        """Another length that a shard may have for a length that is promised."""
+        """The length with the table, if the one in the index may lack it."""
         if not self.may_lack_tables or expected.samples is None:
             return None
         return size_bytes + 4 * (expected.samples + 2)
@@ -52,25 +52,25 @@ class Teller(NamedTuple):
 
 INDEX = Teller(
     "the index",
-    "restore the shard, or, if it was replaced on purpose, make its entry anew with asyncloader index",
+    "restore the shard, or, if it was replaced on purpose, update its entry with asyncloader index",
 )
-#: Of a data set that another library has written.
+#: The index of a data set that another library has written.
 FOREIGN_INDEX = Teller(
-    "index.json", "restore the shard, or, if it was replaced on purpose, write the index of the data set anew"
+    "index.json", "restore the shard, or, if it was replaced on purpose, write a new index of the data set"
 )
 
-#: Of one that an older LitData may have written (0.2.30 did), which counted the bytes of samples alone.
+#: One that an older LitData may have written (such as 0.2.30), which counted the bytes of samples alone.
 OLDER_FOREIGN_INDEX = FOREIGN_INDEX._replace(may_lack_tables=True)
 
 
 @dataclass(frozen=True)
 class FolderIndex:
-    """The ``index.json`` of a folder that another library has written, which tells of the shards in it.
+    """The ``index.json`` of a folder that another library has written.
 
     Attributes:
         url: Where it is.
-        schema: What it says that they hold, where their format is read by that; else None.
-        teller: For what is promised in it.
+        schema: The fields of its shards, where their format needs it; else None.
+        teller: Its kind.
     """
 
     url: str = field(repr=False)
@@ -79,23 +79,22 @@ class FolderIndex:
 
 
 def teller_of(index: FolderIndex | None) -> Teller:
-    """Who promises what shards are: another library's index, or, where there is none, ours."""
+    """The kind of an index; ours if it is None."""
     return INDEX if index is None else index.teller
 
 
 class ShardCheck:
-    """Checks a shard while it is read: length first, bytes and samples at the end.
+    """Checks a shard while it is read: first its length, at the end its bytes and samples.
 
-    Runs on the decoding thread, since a digest takes longer than the event loop can spare.
+    Runs on the decoding thread, since a digest takes too long for the event loop.
 
     Args:
-        shard: Its URL as it may be shown.
-        expected: Its index's entry, None if it has none.
-        start: The position that it is read from. A digest is verified only if that is the first byte, and all
-            bytes are read.
-        stop: Index behind the last sample that is read, where that is not the shard's last one.
-        counts: Whether all samples come, so that they are to be counted.
-        index: Whose the entry is, where it is not an index's.
+        shard: Its URL, redacted.
+        expected: Its entry in the index; None without one.
+        start: The position where reading begins. A digest is verified only if all bytes are read.
+        stop: Index behind the last sample to read, if that is not the last one of the shard.
+        counts: Whether all samples pass ``count``.
+        index: The index of another library; None if the entry is from ours.
     """
 
     def __init__(
@@ -117,17 +116,17 @@ class ShardCheck:
         self._is_empty = False
         self._teller = teller = teller_of(index)
         self._who, self._advice = teller.name, teller.advice
-        # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
-        # samples are is proved by all lanes together, and none is lost between two of them unheard.
+        # Each offset is checked by the lane that reads the sample before it. So all lanes together check
+        # every offset, and no sample between two lanes is lost unnoticed.
         offsets = () if expected is None else expected.offsets or ()
         self._offsets = deque(offset for offset in offsets if offset[0] > self._samples)
 
     def watch(self, chunks: ShardChunks) -> Iterator[Buffer]:
-        """Pass the shard's bytes on.
+        """The shard's bytes.
 
         Raises:
-            StoreError: Its length or a digest is not the promised one. The length is known before the
-                first byte is passed on, unless the server did not tell it.
+            StoreError: Its length or a digest is not as expected. The length is checked before the first
+                byte, unless the server has not sent it.
         """
         verifier: Verifier | None = None
         offset = self._start_byte
@@ -143,7 +142,7 @@ class ShardCheck:
                 verifier.update(chunk)
                 offset += len(chunk)
                 yield chunk
-                del chunk  # its memory is lent, and may be of use for what is waited for
+                del chunk  # its memory is borrowed, and may be needed for the next one
         self._is_empty = chunks.layout is None and not offset
         if chunks.layout is None and self._stop is None:
             self._check_size(offset)
@@ -155,11 +154,11 @@ class ShardCheck:
 
     @property
     def is_empty_unpromised(self) -> bool:
-        """Whether the shard has no byte, and nobody has said that it has none; known when all was watched."""
+        """Whether the shard has no byte, and no index says so; known after the last of ``watch``."""
         return self._is_empty and (self._expected is None or self._expected.size_bytes is None)
 
     def count(self, block: Block) -> Block:
-        """Count the samples of ``block``, and pass it on.
+        """Count the samples of ``block``, and return it.
 
         Raises:
             FormatError: One of them does not end where the index says.
@@ -170,7 +169,7 @@ class ShardCheck:
         return block
 
     def _check_offsets(self, trail: Trail, count: int) -> None:
-        """Hold the places of samples against the offsets that are passed with a block of so many."""
+        """Check the places of a block's samples against the offsets within it."""
         last = trail.place(count - 1).sample
         while self._offsets and self._offsets[0][0] <= last + 1:
             sample, byte = self._offsets.popleft()
@@ -194,7 +193,7 @@ class ShardCheck:
         """After the last sample.
 
         Raises:
-            FormatError: There were more or fewer than promised.
+            FormatError: There were more or fewer than expected.
         """
         if self._counts and self._stop is None:
             self._check_samples(self._samples)
@@ -214,7 +213,7 @@ class ShardCheck:
             )
 
     def _open(self, chunks: ShardChunks) -> Verifier:
-        """Check what is known before the first byte is looked at."""
+        """Check what is known before the first byte is used."""
         if chunks.total is not None:
             self._check_size(chunks.total)
         promised = {} if self._expected is None else self._expected.digests
@@ -227,8 +226,8 @@ class ShardCheck:
                 )
         if self._start_byte or self._stop is not None or chunks.layout is not None:
             return Verifier({})
-        # A store vouches for what it has, an index for what was written: who proves the latter has proved
-        # the former.
+        # A store's digest is of what it stores, an index's of what was written. Checking the latter covers
+        # both.
         verifier = Verifier(promised or chunks.digests)
         if promised and verifier.algorithm is None:
             raise ImportError(

@@ -1,11 +1,11 @@
 """The index as a file: what each shard should be, read from bytes and written to them. Pure.
 
-A name in an index is only compared with the shards that the user has named: nothing is opened by it. Every
-value is checked against its range all the same.
+A name in an index is only compared with the shards that the user has named: no file is opened because of it.
+Every value is checked against its range all the same.
 
-The file is JSON. It is written with a line for each shard, and so can be read a mebibyte at a time, into
-columns, which is how a million entries are read in less than a second. A file that is written in another
-way, or that is not sound, is read as a whole, which also finds the error to report.
+The file is JSON, with a line for each shard. So a million entries are read in less than a second: some lines
+at a time, into columns. A file that is written in another way, or that is not sound, is parsed as a whole,
+which also finds the error to report.
 """
 
 from __future__ import annotations
@@ -28,41 +28,40 @@ from msgspec import UNSET, Meta, UnsetType
 from ..errors import FormatError
 from .expectations import Expectations, Expected, Known, Offsets, Rows, begins_of
 
-# The key of the version also says whose file this is.
+# The key of the version also identifies the file.
 _VERSION_KEY = "asyncloader_index"
 _VERSION = 1
 
-#: What stands before the entries as they are written, and behind them.
+#: What is written before the entries, and behind them.
 FIRST_LINE = f'{{"{_VERSION_KEY}": {_VERSION}, "shards": [\n'.encode()
 LAST_LINE = b"\n]}\n"
 
-# An entry takes some 190 bytes, so that this is a million shards and all the offsets that there may be.
+# An entry takes some 190 bytes: enough for a million shards and the most offsets.
 MAX_INDEX_BYTES = 256 << 20
-_MAX_FOREIGN_BYTES = 1 << 20  # of another program's file, parsed to see whether it is JSON at all
-#: How much of a file is read to tell whose it is.
+_MAX_FOREIGN_BYTES = 1 << 20  # of another program's file, parsed to see whether it is JSON
+#: How much of a file is read to see which program has written it.
 MOST_LOOKED_AT_BYTES = _MAX_FOREIGN_BYTES + 1
 
-# What is parsed at once: a thousand lines, so few that their objects do not make the garbage collector look
-# at all others.
+# Parsed at once: a thousand lines, so few that their objects do not start a full garbage collection.
 _READ_BYTES = 1 << 18
 
-# Half of it is what a lane that begins inside of a shard reads in vain: a tenth of a second at 20 MB/s.
+# A lane that begins inside of a shard drops half of it on average: a tenth of a second at 20 MB/s.
 OFFSET_BYTES = 4 << 20
 
-# All of an index, so that those of a million shards leave it parseable: 20 bytes each are 20 MB. Four
-# thousand shards of 1 GiB keep one every 4 MiB, a million of them one a shard.
+# Of a whole index: 20 bytes each are 20 MB. Four thousand shards of 1 GiB keep one every 4 MiB, a million of
+# them one a shard.
 MOST_OFFSETS = 1 << 20
 
 _DIGITS = {*"0123456789abcdefABCDEF"}
 
-# What stands before the path of a name that is a URL.
+# What precedes the path in a name that is a URL.
 _SCHEME = re.compile(r"(?m)^.*?://(?=.)")
 
 _Number: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class _IndexEntry(msgspec.Struct, gc=False):
-    """An entry as it is written. The defaults stand for what is left out: no file can have them."""
+    """An entry as it is written. Defaults mark fields that are left out: no file can contain them."""
 
     # Keys of object stores have at most 1024 bytes, paths 4096.
     name: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -73,7 +72,7 @@ class _IndexEntry(msgspec.Struct, gc=False):
     offsets: tuple[tuple[_Number, _Number], ...] | UnsetType = UNSET
 
 
-# How many quotes each field takes that may be left out.
+# How many quotes each optional field has.
 _QUOTES = {Known.SAMPLES: 2, Known.SHA256: 4, Known.CRC32C: 4, Known.OFFSETS: 2}
 
 _entries = msgspec.json.Decoder(list[_IndexEntry])
@@ -82,12 +81,12 @@ _T = TypeVar("_T")
 
 
 def is_index(content: bytes) -> bool:
-    """Whether a file looks by its beginning like an index of ours; others have files of that name too."""
+    """Whether the beginning of a file is that of an index of ours; other programs use the same file name."""
     return f'"{_VERSION_KEY}"'.encode() in content[:4096]
 
 
 def is_broken(content: bytes) -> bool:
-    """Whether a file that is no index of ours is nobody else's either: it is empty, or no JSON.
+    """Whether a file that is not our index is not another program's either: it is empty, or not JSON.
 
     Args:
         content: The file, or the first ``MOST_LOOKED_AT_BYTES`` of it.
@@ -112,8 +111,7 @@ def read_index(file: BinaryIO) -> tuple[list[str], Expectations]:
         file: At its beginning; seekable.
 
     Raises:
-        FormatError: It is not an index, or of another version, or a value in it is not sound; the message
-            says where.
+        FormatError: It is not an index, or has another version or an invalid value; the message says where.
     """
     names: list[str] = []
 
@@ -137,32 +135,47 @@ def parse_index(content: bytes) -> dict[str, Expected]:
     """What an index expects of each shard; see ``read_index``.
 
     Raises:
-        FormatError: It is not sound, or a name is there twice.
+        FormatError: It is not sound, or a name occurs twice.
     """
     names, expected = read_index(io.BytesIO(content))
     check_unique(names)
     return {name: one for name, one in zip(names, expected, strict=True) if one is not None}
 
 
-def check_unique(names: Sequence[str]) -> None:
-    """Check that no name is there twice.
+def parse_own(content: bytes, where: str) -> dict[str, Expected]:
+    """``parse_index`` for an index to which entries are added.
 
     Raises:
-        FormatError: One is.
+        FormatError: It is not sound, or is another program's file, which must not be replaced.
+    """
+    if not is_index(content):
+        raise FormatError("there is a file of this name that is no index of shards", shard=where)
+    try:
+        return parse_index(content)
+    except FormatError as error:
+        error.shard = where
+        raise
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Check that names are unique.
+
+    Raises:
+        FormatError: One occurs twice.
     """
     if all(map(lt, names, islice(names, 1, None))) or len({*names}) == len(names):
         return
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
-            _refuse(f"shards[{number}].name: {name!r} is there twice")
+            _refuse(f"shards[{number}].name: {name!r} occurs twice")
         seen.add(name)
 
 
 def format_index(shards: Mapping[str, Expected]) -> bytes:
     """The file of an index: a line for each shard, sorted by name, so that two can be compared.
 
-    Where all together have too many offsets, every shard keeps fewer of them.
+    If there are too many offsets in all, every shard keeps fewer of them.
     """
     offsets = thin({name: expected.offsets or () for name, expected in shards.items()})
     lines = []
@@ -174,7 +187,7 @@ def format_index(shards: Mapping[str, Expected]) -> bytes:
 
 
 def entry_of(name: str, expected: Expected) -> dict[str, Any]:
-    """An entry as an index has it."""
+    """An entry, as JSON values."""
     digests = {"sha256": expected.sha256, "crc32c": expected.crc32c}
     fields = {
         "name": name,
@@ -186,22 +199,25 @@ def entry_of(name: str, expected: Expected) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def parse_entry(entry: object) -> tuple[str, Expected]:
-    """The name of an entry, and what it says.
+def encode_note(note: Any) -> bytes:
+    """A dataclass as JSON on one line. Names of files may hold what is no UTF-8, so it is all ASCII."""
+    return json.dumps(msgspec.to_builtins(note)).encode()
+
+
+def decode_note(content: bytes, type: type[_T]) -> _T:
+    """The dataclass that ``encode_note`` has written.
 
     Raises:
-        FormatError: It is not sound.
+        ValueError: It is cut, or of another type.
     """
-    (name,), (expected,) = _columns(_convert([entry], list[_IndexEntry]))
-    assert expected is not None
-    return name, expected
+    return msgspec.convert(json.loads(content), type, str_keys=True)
 
 
 def _lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of all entries, many at a time, as a list of JSON.
+    """The lines of all entries, many at a time, each time as a JSON list.
 
     Raises:
-        ValueError: The file is not written so.
+        ValueError: The file has another layout.
     """
     if file.readline(len(FIRST_LINE)) != FIRST_LINE:
         raise ValueError
@@ -220,7 +236,7 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _read_lines(lines: bytes) -> tuple[list[str], Expectations]:
-    """Some entries.
+    """The names and expectations of some lines.
 
     Raises:
         ValueError, RecursionError, FormatError: They are not sound.
@@ -229,8 +245,8 @@ def _read_lines(lines: bytes) -> tuple[list[str], Expectations]:
     if not found:
         raise ValueError
     names, expected = _columns(found)
-    # Names that are there twice in one object, and fields that are not known, are what only the slower parser
-    # looks at. Where there are none, the quotes add up. Nor do the two agree on all escapes.
+    # Duplicate names in one object and unknown fields are left to the slower parser. Without them, the number
+    # of quotes is known. The two parsers also differ in some escapes.
     quotes = 6 * len(names) + sum(count * expected.count_of(bit) for bit, count in _QUOTES.items())
     if b"\\" in lines or np.count_nonzero(np.frombuffer(lines, np.uint8) == ord('"')) != quotes:
         return _columns(_convert(_load(lines), list[_IndexEntry]))
@@ -245,7 +261,7 @@ def _parse_whole(content: bytes) -> list[_IndexEntry]:
     except FormatError:
         raise
     except (ValueError, RecursionError) as error:
-        _refuse(f"no JSON: {error}", error)
+        _refuse(f"not JSON: {error}", error)
     if not isinstance(document, dict) or _VERSION_KEY not in document:
         _refuse(f"expected an object with {_VERSION_KEY!r}, which this file lacks")
     version = document[_VERSION_KEY]
@@ -257,19 +273,19 @@ def _parse_whole(content: bytes) -> list[_IndexEntry]:
 
 
 def _load(content: bytes) -> Any:
-    """The value of some JSON that no two programs read in different ways."""
+    """The value of JSON that all programs read in the same way."""
     return json.loads(str(content, "utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
-    if len(members) < len(pairs):  # programs differ on which one counts
+    if len(members) < len(pairs):  # programs differ on which one they use
         _refuse(f"a name twice in one object, among {', '.join(members)[:200]}")
     return members
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    _refuse(f"{constant} is no JSON")
+    _refuse(f"{constant} is not JSON")
 
 
 def _convert(value: object, type: type[_T]) -> _T:
@@ -287,7 +303,7 @@ def _check_count(offsets: int) -> None:
 
 
 def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
-    """The names of entries, and what they say.
+    """The names of entries, and their values as columns.
 
     Raises:
         FormatError: A name, a digest or an offset is not sound.
@@ -323,7 +339,7 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    # Searched all at once; only where one may be odd is each looked at by itself.
+    # All are searched at once; each is checked alone only if one may be invalid.
     lines = "\n".join(["", *names, ""])
     segments = (_SCHEME.sub("", lines) if "://" in lines else lines).replace("/", "\n")
     if lines.count("\n") == len(names) + 1 and "\n\n" not in segments and "\n." not in segments:
@@ -338,7 +354,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _digests(name: str, found: Sequence[_IndexEntry], known: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The digests of one kind as bytes; marks those that are there as known."""
+    """The digests of one kind as bytes; sets the bit of ``known`` for entries that have one."""
     bit, digits = {"sha256": (Known.SHA256, 64), "crc32c": (Known.CRC32C, 8)}[name]
     texts = [*map(attrgetter(name), found)]
     text = "".join(texts)
@@ -358,7 +374,7 @@ def _digests(name: str, found: Sequence[_IndexEntry], known: npt.NDArray[np.uint
 
 
 def _check_offsets(offsets: Rows, begins: Rows, ends: Rows) -> None:
-    """Each is above the one before it, or the beginning of its shard, and below the end of that."""
+    """Check that each is above the one before it, and inside of its shard."""
     before = np.concatenate([np.zeros((1, 2), np.int64), offsets[:-1]])[: len(offsets)]
     counts = np.diff(begins)
     before[begins[:-1][counts > 0]] = 0
@@ -380,12 +396,12 @@ def _refuse(what: str, cause: BaseException | None = None) -> NoReturn:
 class OffsetPicker:
     """Picks the offsets of a shard while it is written or read.
 
-    Of all that a shard has, the first at or behind each multiple of ``rate_bytes`` is kept, but never the
-    shard's beginning or end. So those for a coarser rate are among those for a finer one, and a writer keeps
-    the same ones as a later reader.
+    It keeps the first offset at or behind each multiple of ``rate_bytes``, but never the shard's beginning or
+    end. So the offsets for a coarser rate are a subset of those for a finer one, and a writer keeps the same
+    ones as a later reader.
 
     Args:
-        rate_bytes: How far apart they are.
+        rate_bytes: Their distance.
     """
 
     def __init__(self, rate_bytes: int = OFFSET_BYTES) -> None:
@@ -394,25 +410,25 @@ class OffsetPicker:
         self._picked: list[tuple[int, int]] = []
 
     def add(self, sample: int, byte: int) -> None:
-        """``sample`` samples end before ``byte``, where a decoder may begin."""
+        """A decoder may begin at ``byte``, which follows ``sample`` samples."""
         if byte >= self._next_byte:
             self._picked.append((sample, byte))
             self._next_byte = (byte // self._rate_bytes + 1) * self._rate_bytes
 
     def add_run(self, first: int, ends: Sequence[int]) -> None:
-        """Sample ``first`` and those after it end before ``ends``."""
+        """A decoder may begin at each of ``ends``, which follow sample ``first`` and those after it."""
         at = bisect_left(ends, self._next_byte)
         while at < len(ends):
             self.add(first + at + 1, ends[at])
             at = bisect_left(ends, self._next_byte, at + 1)
 
     def picked(self, samples: int) -> Offsets:
-        """Those of a shard of so many samples."""
+        """The offsets of a shard with so many samples."""
         return tuple(offset for offset in self._picked if offset[0] < samples)
 
 
 def thin(shards: Mapping[str, Offsets], most: int = MOST_OFFSETS) -> dict[str, Offsets]:
-    """The offsets of shards, of all of them as many fewer as it takes for them to be ``most`` at most."""
+    """The offsets of shards, at a coarser rate if there are more than ``most`` in all."""
     rate_bytes = OFFSET_BYTES
     kept = dict(shards)
     while sum(map(len, kept.values())) > most:

@@ -1,7 +1,7 @@
-"""Which entry of an index is of which shard: by place, however their URLs are written.
+"""Find the entry of a shard in an index by its place, however its URL is written.
 
-A place is the one spelling of a shard's URL in which entries and shards are compared. A shard below the
-index's folder has its path from there for a place, others have their whole URL.
+A place is the normalized form of a shard's URL, in which entries and shards are compared: its path from the
+index's folder if it is below that, otherwise the whole URL.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of, split_key
 from .expectations import Expectations, Rows
 from .index_entries import MOST_LOOKED_AT_BYTES, check_unique, is_broken, is_index, read_index
 
-# Shards that an error names; it says how many there are.
+# Shards that an error lists, beside their number.
 _MOST_NAMED = 3
 
-# Files looked for that an index beside them does not list: a few ms of disk at most.
+# Files checked for existence that an index beside them does not list: a few ms of disk at most.
 _MOST_LOOKED_FOR = 1000
 
-# What is more than itself in some URL: in a name without any, what is behind the last slash is the same in
-# the place. Tabs and breaks are left out of web URLs.
+# Characters with a meaning in some URLs. In a name without them, the part behind the last slash is the same
+# as in the place. Tabs and line breaks are removed from web URLs.
 _has_special = re.compile(r"[%?#\t\r\n]").search
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def has_index_option(function: _Function) -> _Function:
-    """For a function with the option ``index=``: the error for the name that it had before says so."""
+    """For a function with the option ``index=``: an error for its old name, ``manifest=``."""
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -60,7 +60,7 @@ class Entries:
 
     Args:
         index_url: Where the index is; its relative names start from that folder.
-        index: The index, or a file of it.
+        index: Its content, or a file of it.
 
     Raises:
         FormatError: Not a sound index, or two of its names mean one shard.
@@ -82,23 +82,23 @@ class Entries:
             raise
 
     def of(self, urls: Iterable[str]) -> Expectations:
-        """The entry of each shard, None for those that have none."""
+        """The entry of each shard, None for those without one."""
         return self._expected.take(self._find(urls))
 
     def missing(self, match: Match, is_shard: Callable[[str], bool]) -> list[str]:
-        """The shards that are listed here and meant by a pattern, but were not found for it.
+        """The shards that are listed here and match a pattern, but were not found for it.
 
         Args:
-            match: The pattern and what was found. Entries that it does not mean, such as those of other
-                folders, are not missed.
+            match: The pattern and what was found. Entries that do not match it, such as those of other
+                folders, do not count as missing.
             is_shard: Which of the files below a folder or prefix count, by their names.
 
         Returns:
-            Their places, as they may be shown.
+            Their places, redacted.
         """
-        if [*match.urls[:2]] == [match.pattern]:  # an object of that very name, and so a name
+        if [*match.urls[:2]] == [match.pattern]:  # an object has this name, so it is not a pattern
             return []
-        is_there = np.zeros(len(self._places) + 1, bool)  # the last one stands for all without an entry
+        is_there = np.zeros(len(self._places) + 1, bool)  # the last one is for all without an entry
         is_there[self._find(match.urls)] = True
         is_meant = _meaning(match.pattern, is_shard)
         listed = map(self._places.__getitem__, np.flatnonzero(~is_there[:-1]).tolist())
@@ -110,7 +110,7 @@ class Entries:
         found = [np.zeros(0, np.int64)]
         first = 0
         for run in runs_of(places_of(urls, self._folder)):
-            # Most are asked for in the order in which they are listed, which takes no dictionary.
+            # Most come in the order in which they are listed, for which no dictionary is needed.
             is_next = self._places[first : first + len(run)] == run
             rows = range(first, first + len(run)) if is_next else [self._rows.get(place, -1) for place in run]
             found.append(np.fromiter(rows, np.int64, len(run)))
@@ -122,7 +122,7 @@ class Entries:
         return {place: row for row, place in enumerate(self._places)}
 
     def _places_listed(self, names: Sequence[str]) -> list[str]:
-        """The places of names, of which one that is no URL is a place already."""
+        """The places of names. A name that is not a URL is a place already."""
         places: list[str] = []
         for run in runs_of(names):
             if "://" in shared_folder(run):
@@ -134,16 +134,16 @@ class Entries:
             seen: set[str] = set()
             for name, place in zip(names, places, strict=True):
                 if place in seen:
-                    raise FormatError(f"index: {name!r} is a second name of a shard that has one already")
+                    raise FormatError(f"index: {name!r} is a second name of a shard that is listed already")
                 seen.add(place)
         return places
 
 
 def place_of(url: str) -> str:
-    """``url`` without query, user info and escapes, and a path as an absolute one."""
+    """``url`` without query, user info and escapes, with an absolute path if it is local."""
     try:
         scheme = scheme_of(url)
-    except ValueError:  # a name in an index, from a version that knows more schemes
+    except ValueError:  # a name in an index by a later version, which knows more schemes
         return url
     if scheme.is_local:
         path = os.path.abspath(local_path(url))
@@ -156,10 +156,7 @@ def place_of(url: str) -> str:
 
 
 def places_of(urls: Iterable[str], folder: str) -> Iterator[str]:
-    """The place of each, from ``folder`` on, which ends with a slash.
-
-    What is the same for all shards of a folder is worked out once.
-    """
+    """The place of each, relative to ``folder``, which ends with a slash."""
     parts = urls.parts if isinstance(urls, ShardNames) else (urls,)
     return chain.from_iterable(_places_of_part(part, folder) for part in parts)
 
@@ -172,7 +169,7 @@ def _places_of_part(urls: Iterable[str], folder: str) -> Iterable[str]:
 
 
 def _places_of_run(run: Sequence[str], folder: str, beginnings: dict[str, str]) -> Iterable[str]:
-    """The places of some names; ``beginnings`` are those of folders, as far as they are known."""
+    """The places of some names; ``beginnings`` caches the places of folders."""
 
     def beginning_of(start: str) -> str:
         if start not in beginnings:
@@ -194,9 +191,9 @@ def _places_of_run(run: Sequence[str], folder: str, beginnings: dict[str, str]) 
 
 
 def _places_of_braces(pattern: str, folder: str) -> Braces | None:
-    """The places of the names of a pattern, where they are those of another pattern."""
+    """The places of a pattern's names as another pattern; None if each must be computed alone."""
     before, slash, behind = pattern.rpartition("/")
-    # What has its braces behind all of its slashes has them in the same way in its place.
+    # If all braces are behind the last slash, the place has the same ones.
     if "{" not in before and _has_special(pattern) is None:
         place = _place_from(folder, place_of(before + slash + "x")[:-1] + behind)
         if place.endswith(behind) and "{" not in place.removesuffix(behind):
@@ -205,13 +202,13 @@ def _places_of_braces(pattern: str, folder: str) -> Braces | None:
 
 
 def _place_from(folder: str, place: str) -> str:
-    """A place as it is told from a folder: what is below it by its path from there."""
+    """A place relative to a folder, if it is below it."""
     below = place.removeprefix(folder)
     return place if "://" in below else below
 
 
 def read_entries(place: str, options: Mapping[str, Any]) -> Entries:
-    """The index at a path or URL that the user has named.
+    """The index at a path or URL that the caller has named.
 
     Args:
         place: Path or URL.
@@ -236,48 +233,38 @@ def read_entries(place: str, options: Mapping[str, Any]) -> Entries:
     raise ValueError(f"there is no index {redact(place)}; asyncloader index makes one")
 
 
-class LocalIndexes:
-    """The indexes beside local shards, each read once."""
+def local_entries(path: str) -> Entries | None:
+    """The index beside local shards; None if there is none of ours.
 
-    def __init__(self) -> None:
-        self._known: dict[str, Entries | None] = {}
-
-    def at(self, path: str) -> Entries | None:
-        """The index that is there; None if there is none of ours.
-
-        Raises:
-            FormatError: It is not sound.
-            StoreError: It cannot be read.
-        """
-        if path not in self._known:
-            with open_local_index(path) as file:
-                ours = file is not None and is_found_index(path, file)
-                self._known[path] = Entries(path, file) if file is not None and ours else None
-        return self._known[path]
+    Raises:
+        FormatError: It is not sound.
+        StoreError: It cannot be read.
+    """
+    with open_local_index(path) as file:
+        return Entries(path, file) if file is not None and is_found_index(path, file) else None
 
 
 def expectations(urls: Sequence[str], entries: Entries) -> Expectations:
     """What an index that the user has named expects of each shard.
 
     Raises:
-        ValueError: It does not know one of the shards, and so is of other shards, or older.
+        ValueError: It does not list one of the shards: it is of other shards, or older.
     """
     found = entries.of(urls)
     if missing := len(urls) - found.count_of():
         first = urls[int(np.flatnonzero(found.known == 0)[0])]
         raise ValueError(
-            f"the index {redact(entries.url)} has no entry for {missing} of {len(urls)} "
-            f"shards; the first is {redact(first)}. Add them with asyncloader index, or name "
-            "the index that is theirs"
+            f"the index {redact(entries.url)} has no entry for {missing} of {len(urls)} shards; the first is "
+            f"{redact(first)}. Add them with asyncloader index, or name another index"
         )
     return found
 
 
 def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], bool]) -> None:
-    """Refuse a folder, prefix or glob that lacks shards which an index lists.
+    """Check that a folder, prefix or glob has all matching shards that an index lists.
 
     Raises:
-        StoreError: It does; see ``Entries.missing``.
+        StoreError: One is missing; see ``Entries.missing``.
     """
     missing = entries.missing(match, is_shard)
     if not missing:
@@ -285,35 +272,36 @@ def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], boo
     named = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
     raise StoreError(
         f"{redact(match.pattern)} lacks {len(missing)} of the shards that the index {redact(entries.url)} "
-        f"lists: {named}. Restore them, or, if they were removed on purpose, delete the index and make it "
-        "anew with asyncloader index; to read a part of them, name it by braces or in a list",
+        f"lists: {named}. Restore them, or, if they were removed on purpose, delete the index and make a new "
+        "one with asyncloader index; to read only some shards, name them by braces or in a list",
         shard=missing[0],
     )
 
 
-def find_local_indexes(urls: Sequence[str], indexes: LocalIndexes | None = None) -> Expectations:
-    """What the indexes beside local shards expect of each; looks once into each folder.
+def find_local_indexes(
+    urls: Sequence[str], read: Callable[[str], Entries | None] = local_entries
+) -> Expectations:
+    """What the indexes beside local shards expect of each; each folder is read once.
 
-    An index that was merely found need not know every file of its folder: None for the others, as for
+    An index that was found rather than named may lack some files of its folder: None for these, as for
     shards that are not local.
 
     Args:
         urls: The shards.
-        indexes: Those that were read already.
+        read: ``local_entries``, which a caller may cache.
 
     Returns:
-        An entry for each shard; nothing at all if no shard has any.
+        An entry for each shard; empty if no shard has one.
 
     Raises:
         FormatError: An index is not sound.
-        StoreError: An index cannot be read, or a shard of a range is neither listed beside it nor there.
+        StoreError: An index cannot be read, or a shard of a range is neither in the index nor on disk.
     """
-    indexes = LocalIndexes() if indexes is None else indexes
     found: list[tuple[Rows, Expectations]] = []
     first = 0
     for part in urls.parts if isinstance(urls, ShardNames) else (urls,):
         for folder, numbers in _by_folder(part):
-            entries = indexes.at(os.path.join(folder, INDEX_NAME))
+            entries = read(os.path.join(folder, INDEX_NAME))
             if entries is not None:
                 names = part if len(numbers) == len(part) else [part[number] for number in numbers]
                 expected = entries.of(names)
@@ -325,26 +313,26 @@ def find_local_indexes(urls: Sequence[str], indexes: LocalIndexes | None = None)
 
 
 def _rows_of(numbers: Sequence[int]) -> Rows:
-    # Numpy asks a range for each of its numbers.
+    # NumPy converts a range number by number.
     return np.arange(len(numbers)) + numbers[0] if isinstance(numbers, range) else np.array(numbers, np.int64)
 
 
 def _check_there(urls: Sequence[str], expected: Expectations, entries: Entries) -> None:
-    """Refuse names that their index does not list, and that no file has: a range that goes too far."""
+    """Refuse names that are neither in the index nor on disk: a range that is too long."""
     if expected.count_of() in (0, len(urls)):
         return
     for number in np.flatnonzero(expected.known == 0)[:_MOST_LOOKED_FOR].tolist():
         if not os.path.exists(local_path(url := urls[number])):
             raise StoreError(
                 f"there is no such file, and the index {entries.url} lists {expected.count_of()} of the "
-                f"{len(urls)} shards that are named beside it: name those that are there, or restore the "
-                "others",
+                f"{len(urls)} shards that are named beside it: name existing shards only, or restore the "
+                "missing ones",
                 shard=url,
             )
 
 
 def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
-    """The local ones of the names, by their numbers, with the folders that they lie in."""
+    """The folders of local names, each with the numbers of the names in it."""
     if isinstance(names, Braces):
         if not scheme_of(names[0]).is_local:
             return []
@@ -357,7 +345,7 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
             beginnings.setdefault(folder, []).extend(range(first, first + len(run)))
         else:
             for number, url in enumerate(run, first):
-                # With an escape it may be a slash that is behind the last slash.
+                # An escape behind the last slash may be another slash.
                 beginning = url if "%" in url else url[: url.rfind("/") + 1]
                 beginnings.setdefault(beginning, []).append(number)
         first += len(run)
@@ -369,11 +357,11 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
 
 
 def is_found_index(place: str, file: BinaryIO) -> bool:
-    """Whether an ``asyncloader-index.json`` that nobody has named is ours; warns of one that can be nobody's.
+    """Whether an ``asyncloader-index.json`` that was found is ours; warns of one that is broken.
 
     Args:
         place: Its URL or path.
-        file: At its beginning, where it is left.
+        file: At its beginning, to which it returns.
     """
     beginning = file.read(MOST_LOOKED_AT_BYTES)
     file.seek(0)
@@ -381,8 +369,8 @@ def is_found_index(place: str, file: BinaryIO) -> bool:
         return True
     if is_broken(beginning):
         warnings.warn(
-            f"{redact(place)} is {'no JSON' if beginning else 'empty'}, so the shards beside it are read "
-            "unchecked; delete it, and asyncloader index makes it anew",
+            f"{redact(place)} is {'not JSON' if beginning else 'empty'}, so the shards beside it are read "
+            "unchecked; delete it, and make a new one with asyncloader index",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -394,7 +382,7 @@ def open_local_index(path: str) -> Iterator[BinaryIO | None]:
     """The file, or None if there is no such file.
 
     Raises:
-        StoreError: It is there and cannot be read.
+        StoreError: It exists and cannot be read.
     """
     file = None
     try:
@@ -410,11 +398,11 @@ def open_local_index(path: str) -> Iterator[BinaryIO | None]:
 
 
 def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Whether the shard at a place is meant by a folder, prefix or glob."""
+    """A function that says whether a place matches a folder, prefix or glob."""
     if scheme_of(pattern).is_local:
         path = local_path(pattern)
         if not path.endswith("/"):
-            # Where it is looked from is no pattern, whatever its name.
+            # The current folder is not a pattern, whatever its name.
             return KeyGlob(os.path.normpath(os.path.join(glob.escape(os.getcwd()), path))).matches
         start = os.path.join(os.path.abspath(path), "")
         return lambda place: place.startswith(start) and is_shard(place)

@@ -1,8 +1,7 @@
-"""Read shards once, several at a time: to see what an index would say of them, or what differs from it."""
+"""Read shards, several at a time, to measure them, verify them against an index, or list their lengths."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,9 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from http import HTTPStatus
-from threading import Lock
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import TypeVar
 
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError, StoreError
@@ -20,44 +18,43 @@ from ..flow.budget import claim_alone
 from ..flow.channel import Channel, EndOfChannel
 from ..flow.engine import Engine
 from ..flow.process import usable_processors
-from ..formats import check_delimited, check_format, compression_named, open_decoder, open_plan
+from ..formats import compression_named, format_of, may_be_empty, open_decoder, open_plan
 from ..formats.decoder import Decoder, Selection
 from ..formats.digest import extra_of, open_digest
 from ..formats.tar_layout import check_end, check_member, idx_beside, parse_idx
 from ..observe.statistics import NetworkCounts
 from ..quantity import as_count
-from ..stores.expanding import expand_home
 from ..stores.reading import ShardChunks, read_shards
 from ..stores.router import Stores
-from ..stores.store import Access, NetworkPolicy
+from ..stores.store import Access
 from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of, suffix_path
 from ..types import Buffer, Layout, Planning, Span
 from .expectations import Expectations, Expected
 from .index_check import INDEX, FolderIndex, ShardCheck, Teller
-from .index_entries import MAX_INDEX_BYTES, OffsetPicker, entry_of, parse_entry
-from .index_lookup import Entries
-from .names import find_shards, formats_of, is_shard_name
+from .index_entries import MAX_INDEX_BYTES, OffsetPicker
+from .index_lookup import read_entries
+from .names import NamedShards, is_shard_name
 
-# Eight large parts in flight: shards are read one after another, and each as fast as one may be.
+# Eight large parts in flight: each thread reads one shard at a time, as fast as possible.
 _READ_BYTES = 64 << 20
 
 _DIGESTS = ("sha256", "crc32c")
 
-# Samples are counted, and nobody looks at their images.
+# Samples are counted, and their images are not decoded.
 _COUNTED = Selection(decode=False)
 
-# Of a member's header.
+# Length of a member's header.
 _HEADER_BYTES = 512
 
 
 class Survey:
-    """Reads shards from wherever they are, one after another.
+    """Reads shards from any store, one at a time for each thread that calls it.
 
     Args:
         engine: Where the reading runs.
-        stores: The clients; whoever made them closes them.
-        index: That of the folder that the shards are in, where another library has written it.
-        delimiter: What separates the fields of CSV; None for what is usual.
+        stores: The clients. The caller closes them.
+        index: The index of the shards' folder, if another library has written it.
+        delimiter: What separates the fields of CSV; None for the default.
     """
 
     def __init__(
@@ -77,21 +74,21 @@ class Survey:
     def measure(
         self, url: str, format_name: str, algorithms: Iterable[str] = _DIGESTS
     ) -> tuple[Expected, str | None]:
-        """What ``url`` is: read to its end, its samples counted, held against its store's own digests.
+        """Read a shard to its end, count its samples, and check it against the digests of its store.
 
         Args:
             url: The shard.
             format_name: Its format.
-            algorithms: Of the digests to compute, as far as they can be; one besides those of an index.
+            algorithms: Digests to compute, if available; at most one besides those of our indexes.
 
         Returns:
-            What it is, and what its store calls this version; None if it has no name.
+            What it is, and the name of this version in its store; None if it has none.
 
         Raises:
             StoreError: It cannot be read.
-            FormatError: It is not of its format.
+            FormatError: It does not have its format.
         """
-        # What has a plan is read a second time, as it will be read.
+        # A format with a plan is read a second time, as a loader reads it.
         plan = self._open_plan(format_name)
         decoder = self._open_decoder(url, format_name) if plan is None else None
         found, etag = self._pass_through(url, decoder, algorithms)
@@ -100,16 +97,16 @@ class Survey:
         return found, etag
 
     def measure_by_idx(self, url: str) -> Expected:
-        """What the ``.idx`` beside a tar says of it, which is held against some of its members; no digests.
+        """What the ``.idx`` beside a tar says of it, checked against some of its members; no digests.
 
         Raises:
-            StoreError: One of the two cannot be read.
-            FormatError: The index is not sound, or of another shard.
+            StoreError: One of the two files cannot be read.
+            FormatError: The ``.idx`` is not sound, or is of another shard.
         """
         beside = idx_beside(url)
         size_bytes, _ = self.version(url)
         if size_bytes is None:
-            raise StoreError("the server does not tell how long the shard is", shard=redact(url))
+            raise StoreError("the server does not send the length of the shard", shard=redact(url))
         with _in_shard(redact(beside)):
             index = parse_idx(self.read(beside), size_bytes)
         with _in_shard(redact(url)):
@@ -122,12 +119,12 @@ class Survey:
         return Expected(size_bytes, index.samples, offsets=offsets.picked(index.samples))
 
     def count(self, url: str, format_name: str, promised: Expected | None = None) -> Expected:
-        """The same without digests; of what says itself how many samples it holds, only that is read.
+        """Count the samples of a shard, without digests. A number that its format stores is enough.
 
         Args:
             url: The shard.
             format_name: Its format.
-            promised: What an index says of it; what is read as a whole is held against it.
+            promised: What an index says of it. A shard that is read as a whole is checked against it.
 
         Raises:
             StoreError, FormatError: See ``measure``.
@@ -144,7 +141,7 @@ class Survey:
         return Expected(size_bytes, samples, offsets=())
 
     def class_names(self, url: str, format_name: str) -> Mapping[str, tuple[str, ...]]:
-        """What a shard says of the classes that its columns number, by column.
+        """The names of classes that a shard stores for its columns of labels, by column.
 
         Raises:
             StoreError, FormatError: See ``measure``.
@@ -153,7 +150,7 @@ class Survey:
         return {} if plan is None else self._look_at(url, plan)[0].class_names
 
     def _look_at(self, url: str, plan: Planning) -> tuple[Layout, int]:
-        """What the plan of a shard finds out, and the length of the shard."""
+        """The layout that the plan of a shard finds, and the length of the shard."""
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
@@ -165,15 +162,15 @@ class Survey:
             return chunks.layout, chunks.total
 
     def prove(self, url: str, promised: Expected) -> None:
-        """Hold a shard's bytes, all of them, against what an index promises.
+        """Check all bytes of a shard against an index.
 
         Raises:
-            StoreError: It cannot be read, or its length or a digest is another.
+            StoreError: It cannot be read, or its length or a digest differs.
         """
         self._pass_through(url, None, (), promised)
 
     def version(self, url: str) -> tuple[int | None, str | None]:
-        """The length of a shard as it is now, and what its store calls this version; None as far as not told.
+        """The length of a shard, and the name of this version in its store; None where a server sends none.
 
         Raises:
             StoreError: It cannot be read.
@@ -221,7 +218,7 @@ class Survey:
         return Expected(size, samples, sha256, crc32c, offsets.picked(samples), other), chunks.etag
 
     def _count(self, url: str, plan: Planning) -> int:
-        """The samples of a shard that is read by a plan."""
+        """The number of samples of a shard that is read with a plan."""
         samples = 0
         decoder: Decoder | None = None
         with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, _in_shard(redact(url)):
@@ -232,7 +229,7 @@ class Survey:
             return samples if decoder is None else samples + sum(map(len, decoder.finish()))
 
     def read(self, url: str) -> bytes:
-        """A small object as a whole: an index, and no more of it than one may have.
+        """A small object as a whole; of one that is larger than any index only the beginning.
 
         Raises:
             StoreError: It cannot be read.
@@ -259,7 +256,7 @@ class Survey:
 
 
 def _seen(block: Block, offsets: OffsetPicker) -> int:
-    """The samples of a block, at whose ends a decoder may begin if its format can."""
+    """The number of samples of a block; adds their ends to the offsets where the format allows it."""
     trail = block.trail
     if isinstance(trail, OffsetTrail) and trail.ends is not None:
         offsets.add_run(trail.first, trail.ends)
@@ -268,7 +265,7 @@ def _seen(block: Block, offsets: OffsetPicker) -> int:
 
 @contextmanager
 def _in_shard(shown: str) -> Iterator[None]:
-    """Name the shard in what is wrong with its format."""
+    """Set the shard of a FormatError."""
     try:
         yield
     except FormatError as error:
@@ -277,7 +274,7 @@ def _in_shard(shown: str) -> Iterator[None]:
 
 
 def differences(expected: Expected, found: Expected, teller: Teller = INDEX) -> list[str]:
-    """What of a shard is not as ``teller`` expects it, with both values; digests as far as both are known."""
+    """Differences of a shard from its index, with both values; of digests those that both have."""
     wrong = []
     if expected.size_bytes is not None and found.size_bytes not in teller.lengths_of(expected):
         wrong.append(f"size_bytes: expected {expected.size_bytes}, found {found.size_bytes}")
@@ -296,181 +293,70 @@ def differences(expected: Expected, found: Expected, teller: Teller = INDEX) -> 
     return wrong
 
 
-Measured: TypeAlias = tuple[str, Expected | StoreError | FormatError]
-"""A shard with what it is, or why that cannot be told."""
-
-# Shards that are measured before the one whose turn it is to be told: one that is large holds up nobody.
+# Shards that are read ahead of the one whose result is next: a large one does not hold up the others.
 _MOST_AHEAD = 64
 
+# Requests for lengths at a time. Each takes a round trip and next to no bytes; stores answer thousands a
+# second.
+_MOST_ASKED = 32
 
-class Journal:
-    """What was found of shards, a line each, beside the index; used with ``with``.
-
-    Args:
-        index: Path of the index.
-    """
-
-    def __init__(self, index: str) -> None:
-        folder, name = os.path.split(local_path(index))
-        self.path = os.path.join(folder, f".{name}.partial")
-        self._lock = Lock()
-        self._known: dict[str, tuple[Expected, str | None]] = {}
-        self._file: Any = None
-
-    def __enter__(self) -> Journal:
-        with suppress(FileNotFoundError), open(self.path, "rb") as file:
-            for line in file:
-                with suppress(ValueError, FormatError):  # a killed run may have left a part of its last line
-                    entry = json.loads(line)
-                    if line.endswith(b"\n") and isinstance(entry, dict):
-                        name, expected = parse_entry(entry)
-                        self._known[name] = expected, entry.get("etag")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def of(self, name: str, version: Callable[[], tuple[int | None, str | None]]) -> Expected | None:
-        """What a run before has found of a shard; None if nothing, or if that may be of another version.
-
-        Args:
-            name: In the index.
-            version: Asks what the shard is now, as ``Survey.version``; called if something was found.
-        """
-        found, etag = self._known.get(name, (None, None))
-        if found is None or etag is None:
-            return None
-        return found if version() == (found.size_bytes, etag) else None
-
-    def add(self, name: str, found: Expected, etag: str | None) -> None:
-        """Keep what was found of a shard, in the version that its store calls ``etag``.
-
-        Where no file can be written nothing is kept: it is the index that the user has to hear of.
-        """
-        line = json.dumps({**entry_of(name, found), "etag": etag}) + "\n"
-        with self._lock, suppress(OSError):
-            if self._file is None:
-                # Appended to: of two runs at once each keeps what it has found.
-                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed on leaving
-                if self._file.tell():
-                    self._file.write(b"\n")  # behind a line that was cut
-            self._file.write(line.encode())
-
-    def remove(self) -> None:
-        """All of it is in the index."""
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
-
-
-class Measuring:
-    """Measures shards on threads; see ``open_measuring``.
-
-    Attributes:
-        survey: Reads them.
-    """
-
-    def __init__(self, survey: Survey, threads: ThreadPoolExecutor) -> None:
-        self.survey = survey
-        self._threads = threads
-
-    def each(
-        self,
-        urls: Sequence[str],
-        formats: Sequence[str],
-        names: Sequence[str] = (),
-        journal: Journal | None = None,
-        *,
-        idx: bool = False,
-        promised: Expectations | None = None,
-    ) -> Iterator[Measured]:
-        """Each shard with what it is, or why that cannot be told.
-
-        Args:
-            urls: In order, which is kept.
-            formats: Of each.
-            names: Of each in the journal.
-            journal: Knows some already, and is told of the others.
-            idx: Go by the ``.idx`` beside each, and read none.
-            promised: What each should be, so that no other digests are computed; None for those of an
-                index.
-        """
-
-        def measure(number: int) -> Expected | StoreError | FormatError:
-            url, name = urls[number], names[number] if journal is not None else ""
-            try:
-                if idx:
-                    return self.survey.measure_by_idx(url)
-                version = partial(self.survey.version, url)
-                if journal is not None and (known := journal.of(name, version)) is not None:
-                    return known
-                if promised is None:
-                    found, etag = self.survey.measure(url, formats[number])
-                else:
-                    expected = promised[number]
-                    algorithms = () if expected is None else expected.digests
-                    found, etag = self.survey.measure(url, formats[number], algorithms)
-            except (StoreError, FormatError) as error:
-                return error
-            if journal is not None:
-                journal.add(name, found, etag)
-            return found
-
-        return zip(urls, self._in_order(measure, len(urls)), strict=True)
-
-    def _in_order(self, measure: Callable[[int], Any], count: int) -> Iterator[Any]:
-        """What ``measure`` gives of each number; some are worked at ahead of what is taken."""
-        running: deque[Future[Any]] = deque()
-        for number in range(count):
-            running.append(self._threads.submit(measure, number))
-            if len(running) >= _MOST_AHEAD:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @contextmanager
-def open_measuring(
-    options: Mapping[str, Any],
-    network: NetworkPolicy | None,
-    concurrency: int | None,
-    index: FolderIndex | None = None,
-    delimiter: str | None = None,
-) -> Iterator[Measuring]:
-    """Threads that measure shards, and the engine that they read by.
+def open_survey(
+    access: Access, at_once: int, index: FolderIndex | None = None, delimiter: str | None = None
+) -> Iterator[tuple[Survey, ThreadPoolExecutor]]:
+    """A survey, and threads that read with it.
 
     Args:
-        options: Storage options.
-        network: Time-outs, retries and hedging.
-        concurrency: How many shards at a time; None for as many as there are processors that this process
-            may use, of up to 8.
-        index: Of the shards, if another library has written it.
-        delimiter: What separates the fields of CSV; None for what is usual.
-
-    Raises:
-        ValueError: ``concurrency`` is no whole number, or below 1.
+        access: How shards are reached.
+        at_once: Number of threads. Each reads one shard at a time.
+        index: As for ``Survey``.
+        delimiter: As for ``Survey``.
     """
-    count = min(usable_processors(), 8) if concurrency is None else as_count("concurrency", concurrency)
-    threads = ThreadPoolExecutor(count, thread_name_prefix="asyncloader-index")
+    # The threads first, so that the engine's end ends what they wait for.
+    threads = ThreadPoolExecutor(at_once, thread_name_prefix="asyncloader-survey")
     try:
-        # Within the threads, so that its end ends what they wait for.
         with Engine() as engine:
-            access = Access(options, network or NetworkPolicy())
             stores = Stores(engine.resources, access, NetworkCounts())
-            yield Measuring(Survey(engine, stores, index, delimiter), threads)
+            yield Survey(engine, stores, index, delimiter), threads
     finally:
         threads.shutdown(cancel_futures=True)
 
 
+def readers(concurrency: int | None) -> int:
+    """How many shards to read at a time: by default one for each processor, up to 8.
+
+    Raises:
+        ValueError: ``concurrency`` is not a whole number, or below 1.
+    """
+    return min(usable_processors(), 8) if concurrency is None else as_count("concurrency", concurrency)
+
+
+def in_order(
+    threads: ThreadPoolExecutor, work: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> Iterator[_Result]:
+    """The results of ``work`` for each item, in order. Unlike ``map`` of the threads it is lazy."""
+    running: deque[Future[_Result]] = deque()
+    for item in items:
+        running.append(threads.submit(work, item))
+        if len(running) >= _MOST_AHEAD:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
+
+
 @dataclass(frozen=True)
 class Verified:
-    """A shard, and what is wrong with it.
+    """The result for one shard.
 
     Attributes:
         shard: Its URL or path, without query and user info.
-        samples: How many it has; None if that cannot be told.
-        size_bytes: Its length; None if that cannot be told.
-        wrong: What is not as was promised, each with both values; empty for a sound shard.
+        samples: How many it has; None if unknown.
+        size_bytes: Its length; None if unknown.
+        wrong: Differences from the index, each with both values; empty for a sound shard.
     """
 
     shard: str
@@ -485,9 +371,9 @@ class Verifying:
 
     Attributes:
         index: Where it is, without query and user info.
-        count: How many shards there are, those included that are listed and not there.
-        each: Each of them, as it becomes known; to be iterated once.
-        teller: What it is, for messages.
+        count: How many shards there are, including those that are listed and missing.
+        each: The results, in order; can be iterated once.
+        teller: What kind of index it is, for messages.
     """
 
     index: str
@@ -498,48 +384,21 @@ class Verifying:
 
 @contextmanager
 def open_verifying(
-    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
-    index: str | os.PathLike[str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    concurrency: int | None = None,
+    named: NamedShards, index: str | os.PathLike[str] | None = None, concurrency: int | None = None
 ) -> Iterator[Verifying]:
-    """Read shards, and hold them against their index; writes nothing.
-
-    Args:
-        urls: Shards, as ``from_urls`` takes them. Of a folder, prefix or glob shards are missed that are
-            listed and not there.
-        index: Path or URL; None for ``asyncloader-index.json`` in the one folder or prefix that the shards
-            are in.
-        format: Of shards whose suffix does not tell.
-        delimiter: Of CSV and TSV, as of ``from_urls``.
-        storage_options: As of ``from_urls``.
-        concurrency: How many shards are read at a time; see ``build_index``.
-
-    Raises:
-        TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, names that do not fit, no index, or ``concurrency`` below 1.
-        StoreError: A server cannot be asked, or the index not be read.
-        FormatError: The index is not sound.
-    """
-    if format is not None:
-        check_format(format)
-    options = dict(storage_options or {})
-    found = find_shards(urls, format, options)
+    """Read shards and compare each with their index. Arguments and errors are those of ``verify_shards``."""
+    found, formats = named.find_with_formats()
     shards = found.names
-    formats = formats_of(shards, format)
-    check_delimited(delimiter, formats)
-    place = _index_beside(shards) if index is None else expand_home(os.fspath(index))
-    with open_measuring(options, None, concurrency, delimiter=delimiter) as measuring:
-        entries = _read(measuring.survey, place)
-        is_shard = partial(is_shard_name, format=format)
-        gone = (place for match in found.matches for place in entries.missing(match, is_shard))
-        missing = [*dict.fromkeys(gone)]
-        promised = entries.of(shards)
-        each = _each(missing, promised, measuring.each(shards, formats, promised=promised))
-        yield Verifying(redact(place), len(shards) + len(missing), each, INDEX.name)
+    place = index_beside(shards, "--index or index=") if index is None else os.fspath(index)
+    entries = read_entries(place, named.access.options)
+    is_shard = partial(is_shard_name, format=named.format)
+    gone = (missing for match in found.matches for missing in entries.missing(match, is_shard))
+    missing = [
+        Verified(shard, None, None, ("missing, and listed in the index",)) for shard in dict.fromkeys(gone)
+    ]
+    with open_survey(named.access, readers(concurrency), None, named.delimiter) as (survey, threads):
+        each = _verified(survey, threads, shards, formats, entries.of(shards), INDEX)
+        yield Verifying(redact(place), len(missing) + len(shards), chain(missing, each), INDEX.name)
 
 
 @contextmanager
@@ -551,68 +410,62 @@ def open_verifying_by_index(
     access: Access,
     concurrency: int | None = None,
 ) -> Iterator[Verifying]:
-    """The same of the shards of a folder, by the index that another library has written.
+    """Read the shards of a folder, and compare each with the index that another library has written.
 
     Args:
         urls: In the order of the index, which names them all.
-        formats: Of each.
-        promised: What it says of each.
+        formats: The format of each.
+        promised: What the index says of each.
         index: Where it is, and what else it says.
-        access: How they are reached.
-        concurrency: How many shards are read at a time; see ``build_index``.
+        access: How the shards are reached.
+        concurrency: How many shards are read at a time; as for ``build_index``.
 
     Raises:
         ValueError: ``concurrency`` is below 1.
     """
-    with open_measuring(access.options, access.network, concurrency, index) as measuring:
-        each = _each((), promised, measuring.each(urls, formats, promised=promised), index.teller)
+    with open_survey(access, readers(concurrency), index) as (survey, threads):
+        each = _verified(survey, threads, urls, formats, promised, index.teller)
         yield Verifying(redact(index.url), len(urls), each, index.teller.name)
 
 
-def _read(survey: Survey, place: str) -> Entries:
-    if scheme_of(place).is_local and not os.path.lexists(local_path(place)):
-        raise _no_index(place)
-    try:
-        return Entries(place, survey.read(place))
-    except StoreError as error:
-        if error.status != HTTPStatus.NOT_FOUND:
-            raise
-    raise _no_index(place)
-
-
-def _no_index(place: str) -> ValueError:
-    return ValueError(
-        f"there is no index {redact(place)}; asyncloader index makes one, and --index names another"
-    )
-
-
-def _each(
-    missing: Sequence[str],
-    entries: Expectations,
-    measured: Iterator[Measured],
-    teller: Teller = INDEX,
+def _verified(
+    survey: Survey,
+    threads: ThreadPoolExecutor,
+    urls: Sequence[str],
+    formats: Sequence[str],
+    promised: Expectations,
+    teller: Teller,
 ) -> Iterator[Verified]:
-    for place in missing:
-        yield Verified(place, None, None, ("missing, and listed in the index",))
-    for entry, (url, found) in zip(entries, measured, strict=True):
-        shown = redact(url)
-        if not isinstance(found, Expected):
-            yield Verified(shown, None, None, (str(found),))
-            continue
-        wrong = ["no entry in the index"] if entry is None else differences(entry, found, teller)
-        yield Verified(shown, found.samples, found.size_bytes, tuple(wrong))
+    def verify(number: int) -> Verified:
+        url, expected = urls[number], promised[number]
+        # No digests are computed besides those of the index.
+        algorithms = () if expected is None else expected.digests
+        try:
+            found, _ = survey.measure(url, formats[number], algorithms)
+        except (StoreError, FormatError) as error:
+            return Verified(redact(url), None, None, (str(error),))
+        wrong = ["no entry in the index"] if expected is None else differences(expected, found, teller)
+        return Verified(redact(url), found.samples, found.size_bytes, tuple(wrong))
+
+    return in_order(threads, verify, range(len(urls)))
 
 
-def _index_beside(urls: Sequence[str]) -> str:
+def index_beside(urls: Sequence[str], option: str) -> str:
     """Where the index lies beside shards of one folder.
 
+    Args:
+        urls: The shards.
+        option: How a caller names another place, for the message.
+
     Raises:
-        ValueError: They are not of one, or are behind URLs that are signed each for itself.
+        ValueError: They are in several folders, or have signed URLs.
     """
     folders = {_folder_of(url) for url in urls}
     folder = folders.pop()
     if folders or folder is None:
-        raise ValueError("the shards are not of one folder or prefix; say with --index where theirs is")
+        raise ValueError(
+            f"the shards are not of one folder or prefix: say with {option} where their index is"
+        )
     return os.path.join(folder, INDEX_NAME)
 
 
@@ -621,3 +474,94 @@ def _folder_of(url: str) -> str | None:
     if scheme.is_local:
         return os.path.dirname(local_path(url))
     return None if scheme.is_web and "?" in url else url.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class ListedShard:
+    """A shard in a list.
+
+    Attributes:
+        url: Its URL or path, without query and user info.
+        format: As named, or by its suffix; None if neither shows it.
+        size_bytes: Its length; None if it is unavailable, or the store does not report it.
+        error: Why it is unavailable, or that it is empty where its format does not allow it; else None.
+    """
+
+    url: str
+    format: str | None
+    size_bytes: int | None
+    error: str | None
+
+
+@dataclass
+class ShardList:
+    """Shards with their lengths; see ``open_shard_list``.
+
+    Attributes:
+        count: How many there are.
+        shards: Each of them, in order; can be iterated once.
+    """
+
+    count: int
+    shards: Iterator[ListedShard]
+
+
+@contextmanager
+def open_shard_list(named: NamedShards) -> Iterator[ShardList]:
+    """Find shards and their lengths. Lengths that a listing has are not requested again.
+
+    Raises:
+        TypeError: ``urls`` holds something else than strings and paths.
+        ValueError: No shard, or names that do not fit.
+        StoreError: A server does not list its shards. An unavailable shard has an error in its result.
+    """
+    found = named.find()
+    known = {shard.url: shard.size for listing in found.listings for shard in listing.shards}
+    formats = (named.format or _format_by_suffix(url) for url in found.names)
+    with open_lengths(found.names, formats, named.access, known) as listed:
+        yield listed
+
+
+@contextmanager
+def open_lengths(
+    urls: Sequence[str], formats: Iterable[str | None], access: Access, known: Mapping[str, int] | None = None
+) -> Iterator[ShardList]:
+    """Find the lengths of shards.
+
+    Args:
+        urls: In order.
+        formats: The format of each; None where it is not known.
+        access: How they are reached.
+        known: Lengths that are known already, by URL.
+    """
+    sizes = known or {}
+    with open_survey(access, _MOST_ASKED) as (survey, threads):
+
+        def ask(url: str) -> int | str | None:
+            try:
+                return survey.version(url)[0]
+            except StoreError as error:
+                return str(error.args[0])
+
+        asked = in_order(threads, ask, (url for url in urls if url not in sizes))
+        yield ShardList(
+            len(urls),
+            (
+                _listed(url, format, sizes[url] if url in sizes else next(asked))
+                for url, format in zip(urls, formats, strict=True)
+            ),
+        )
+
+
+def _listed(url: str, format: str | None, length: int | str | None) -> ListedShard:
+    error = length if isinstance(length, str) else None
+    if length == 0 and format is not None and not may_be_empty(format, suffix_path(url)):
+        error = f"it has 0 bytes, which is no whole {compression_named(suffix_path(url)) or format}"
+    return ListedShard(redact(url), format, None if isinstance(length, str) else length, error)
+
+
+def _format_by_suffix(url: str) -> str | None:
+    try:
+        return format_of(suffix_path(url))
+    except ValueError:
+        return None

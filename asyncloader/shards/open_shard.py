@@ -1,6 +1,7 @@
-"""A shard that is being written: encoded samples in, a finished file and its index entry out.
+"""A shard that is being written: takes encoded samples, and makes a finished file and its index entry.
 
-The bytes depend on the samples alone. All shards of Parquet have one schema, and no value changes unnoticed.
+The bytes depend on the samples alone. All shards of Parquet have the same schema, and no value is converted
+to another one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import lzma
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import IO, Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from .destinations import Pending
 from .expectations import Expected
 from .index_entries import OffsetPicker
 
-# A reader asks for whole row groups, and resumes at one: some megabytes, as of a request. In memory.
+# Length of a row group in memory. Readers request whole row groups and resume at one: some stored megabytes.
 _GROUP_BYTES = 32 << 20
 _MOST_GROUP_ROWS = 1 << 20
 
@@ -37,7 +39,7 @@ _UNFIT = "write jsonl, or leave it out by naming the others as columns"
 
 
 def check_written(format: str, compression: str | None) -> None:
-    """Refuse what is not written.
+    """Refuse formats that cannot be written.
 
     Raises:
         ValueError: Another format than tar, JSON Lines and Parquet, or Parquet compressed as a whole.
@@ -75,7 +77,7 @@ def encode(format: str, sample: Mapping[str, Any]) -> bytes | Mapping[str, Any]:
 
 
 def encoded_bytes(encoded: bytes | Mapping[str, Any]) -> int:
-    """What an encoded sample counts for the size of a shard."""
+    """The length of an encoded sample for the size of a shard."""
     return len(encoded) if isinstance(encoded, bytes) else bytes_of(encoded)
 
 
@@ -85,12 +87,12 @@ def open_shard(draft: Pending, format: str, compression: str | None, schema: Any
 
 
 class OpenShard:
-    """A shard of tar or JSON Lines that is written and not visible yet.
+    """A shard of tar or JSON Lines that is being written, and not visible yet.
 
     Args:
-        draft: What it is written to.
+        draft: The file to write to.
         format: Its format.
-        compression: Of the file as a whole; None for none.
+        compression: The compression of the whole file; None for none.
     """
 
     schema: Any = None
@@ -101,7 +103,7 @@ class OpenShard:
         self._end = tar_end if format == "tar" else b""
         self._last_key: object = None
         self._keyed = format == "tar"
-        # What is compressed can only be read from its beginning, and Parquet by its footer.
+        # A compressed file can only be read from its beginning, and Parquet by its footer.
         self._offsets = OffsetPicker() if compression is None and format != "parquet" else None
         self._draft = draft
         self._stored = _StoredBytes(draft.file)
@@ -113,10 +115,10 @@ class OpenShard:
             raise
 
     def check(self, sample: Mapping[str, Any]) -> None:
-        """Refuse a sample that would not read back after those before it; to be called before ``write``.
+        """Refuse a sample that would not read back after the one before it. Call it before ``write``.
 
         Raises:
-            ValueError: It has the key of the sample before.
+            ValueError: It has the key of the sample before it.
         """
         if self._keyed:
             key = sample["__key__"]
@@ -128,7 +130,7 @@ class OpenShard:
             self._last_key = key
 
     def write(self, encoded: Any) -> None:
-        """Write what one sample was encoded to."""
+        """Write an encoded sample."""
         if self._offsets is not None:
             self._offsets.add(self.samples, self.size_bytes)
         self._stream.write(encoded)
@@ -136,10 +138,10 @@ class OpenShard:
         self.size_bytes += len(encoded)
 
     def finish(self) -> Expected:
-        """Give the shard its name.
+        """Finish the shard, and publish it under its name.
 
         Returns:
-            What a reader should find.
+            Its entry for the index.
         """
         try:
             self._write_end()
@@ -159,15 +161,15 @@ class OpenShard:
             self._stream.close()
 
     def discard(self) -> None:
-        """Leave nothing of it."""
-        # The compressor too, or its finalizer writes to a closed file; a full disk fails both.
+        """Remove the unfinished shard."""
+        self._stored.is_discarded = True
         with suppress(Exception):
             self._stream.close()
         self._draft.discard()
 
 
 class OpenTable(OpenShard):
-    """A shard of Parquet: rows wait until they are a row group.
+    """A shard of Parquet: rows are kept until they are a row group.
 
     The same samples make the same row groups: a group ends by the number and size of its rows alone.
     """
@@ -177,17 +179,18 @@ class OpenTable(OpenShard):
         self.schema = schema
         self._rows: list[Mapping[str, Any]] = []
         self._group_bytes = 0
-        self._sink = _TableSink(self._stored)
-        self._writer: Any = None
-        self._names = None if schema is None else {*schema.names, "__url__"}
 
     def check(self, sample: Mapping[str, Any]) -> None:
-        if self._names is not None and not sample.keys() <= self._names:
+        if self.schema is not None and not sample.keys() <= self._names:
             odd = next(name for name in sample if name not in self._names)
             raise ValueError(
                 f"field {odd!r} is in none of the samples from which the columns were taken: name it in the "
                 "types, or leave it out by naming the others as columns"
             )
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {*self.schema.names, "__url__"}
 
     def write(self, encoded: Any) -> None:
         size = bytes_of(encoded)
@@ -201,14 +204,7 @@ class OpenTable(OpenShard):
     def _write_end(self) -> None:
         if self._rows:
             self._write_group()
-        self._writer.close()
-
-    def discard(self) -> None:
-        # Else its finalizer writes a footer, to a closed file.
-        self._sink.is_open = False
-        with suppress(Exception):
-            self._writer.close()
-        super().discard()
+        self._stream.close()
 
     def _write_group(self) -> None:
         import pyarrow.parquet
@@ -216,52 +212,45 @@ class OpenTable(OpenShard):
         rows, self._rows, self._group_bytes = self._rows, [], 0
         if self.schema is None:
             self.schema = schema_of(rows)
-            self._names = {*self.schema.names, "__url__"}
         table = table_of(self.schema, rows)
-        if self._writer is None:
-            self._writer = pyarrow.parquet.ParquetWriter(self._sink, self.schema, compression="zstd")
-        self._writer.write_table(table, row_group_size=len(rows))
+        if self._stream is self._stored:
+            self._stream = pyarrow.parquet.ParquetWriter(self._stored, self.schema, compression="zstd")
+        self._stream.write_table(table, row_group_size=len(rows))
 
 
-class _StoredBytes:
-    """A file for a compressor to write to, which sees the bytes as they are stored."""
+class _StoredBytes(io.RawIOBase):
+    """A file for a compressor or pyarrow to write to, which sees the bytes as they are stored.
+
+    Closing it leaves the file open.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.size_bytes = 0
-        # The first for the user, the second because it is fifteen times cheaper to verify.
+        #: Ignores further writes: compressors write their end when they are closed or finalized.
+        self.is_discarded = False
+        # The first is for the user. The second is fifteen times faster to verify.
         digests = {name: open_digest(name) for name in ("sha256", "crc32c")}
         self.digests: dict[str, Digest] = {name: digest for name, digest in digests.items() if digest}
-        self.flush = file.flush
-        self.close = file.close
-
-    def write(self, chunk: Buffer) -> int:
-        try:
-            self._file.write(chunk)
-        except OSError as error:
-            raise named(error, self._file) from None
-        length = memoryview(chunk).nbytes
-        self.size_bytes += length
-        for digest in self.digests.values():
-            digest.update(chunk)
-        return length
-
-
-class _TableSink(io.RawIOBase):
-    """The same as pyarrow writes to it: closing it leaves the file open."""
-
-    def __init__(self, stored: _StoredBytes) -> None:
-        self._stored = stored
-        self.is_open = True
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._stored.size_bytes
+        return self.size_bytes
 
-    def write(self, content: Buffer) -> int:  # type: ignore[override]  # a buffer of pyarrow's is one
-        return self._stored.write(content) if self.is_open else memoryview(content).nbytes
+    def write(self, chunk: Buffer) -> int:  # type: ignore[override]  # a buffer of pyarrow's is one
+        length = memoryview(chunk).nbytes
+        if self.is_discarded:
+            return length
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise named(error, self._file) from None
+        self.size_bytes += length
+        for digest in self.digests.values():
+            digest.update(chunk)
+        return length
 
 
 def _open_compressor(file: _StoredBytes, compression: str | None) -> Any:
@@ -292,7 +281,7 @@ def schema_of(samples: Sequence[Mapping[str, Any]], types: Mapping[str, str] | N
         types: Types of some fields, by name: ``int``, ``float``, ``bool``, ``str``; others are ignored.
 
     Raises:
-        ValueError: A field with values that no one type fits.
+        ValueError: The values of a field have no common type.
     """
     pa = arrow()
     given = {name: getattr(pa, _NAMED[kind])() for name, kind in (types or {}).items() if kind in _NAMED}
@@ -303,6 +292,11 @@ def schema_of(samples: Sequence[Mapping[str, Any]], types: Mapping[str, str] | N
             for name in names
         ]
     )
+
+
+def schema_from(message: bytes) -> Any:
+    """The ``pyarrow.Schema`` of an IPC message, as ``schema.serialize()`` makes it."""
+    return arrow().ipc.read_schema(arrow().py_buffer(message))
 
 
 def table_of(schema: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -321,8 +315,8 @@ def _column(name: str, kind: Any, values: list[Any]) -> Any:
         kinds = {*map(type, values)}
         plain = [*map(_plain, values)] if kinds & {np.ndarray, Ragged} else values
         found = pa.array(plain)
-        # Arrow would make 1 of 1.5 and of True, and drop an unknown member of a struct, if it was told the
-        # type: a value fits if the type of both is the column's. A text it would take for bytes all the same.
+        # Given the type, Arrow would convert 1.5 and True to 1, and drop an unknown member of a struct. So a
+        # value fits only if the common type of both is the column's. Text for bytes is an extra case.
         whole = pa.types.is_integer(kind) and pa.types.is_integer(found.type)
         if not whole and found.type != kind and _common(kind, found.type) != kind:
             raise pa.ArrowInvalid(f"found {found.type}")
@@ -338,7 +332,7 @@ def _column(name: str, kind: Any, values: list[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What Arrow takes: arrays of more than one dimension as lists of arrays."""
+    """A value that Arrow takes: arrays of more than one dimension as lists of arrays."""
     if isinstance(value, Ragged) or (isinstance(value, np.ndarray) and value.ndim > 1):
         return [*map(_plain, value)]
     return value
@@ -359,7 +353,7 @@ def _type_of(name: str, values: Iterable[Any]) -> Any:
 
 
 def _type_of_one(value: Any) -> Any:
-    # By the dtype where there is one: an empty array has it too.
+    # By the dtype if there is one: an empty array has it too.
     pa = arrow()
     if isinstance(value, np.generic):
         return pa.from_numpy_dtype(value.dtype)
@@ -377,7 +371,7 @@ def _type_of_one(value: Any) -> Any:
 
 
 def _common(kind: Any, found: Any) -> Any:
-    """The type that values of both have."""
+    """The common type of two types."""
     if kind == found:
         return kind
     pa = arrow()

@@ -4,10 +4,10 @@ Laws:
 
 - A shard appears under its name only when it is whole. A writer that is killed leaves at most one hidden
   ``.tmp`` file in a folder, which later writers ignore, and nothing in an object store.
-- The same samples make the same bytes: no times, owners or host names go into headers.
-- What is written reads back as the same samples; names and values that would not are refused.
-- The index has of each finished shard the length, digests and samples that were written: a reader checks
-  against them what the disk has made of it since.
+- The same samples make the same bytes: headers contain no times, owners or host names.
+- Shards read back as the same samples; names and values that would not are refused.
+- The index contains length, digests and number of samples of each finished shard, as written. Readers check
+  shards against it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WrittenShard:
     Attributes:
         path: Its path or URL.
         samples: How many samples it holds.
-        size_bytes: Length of its samples in bytes, before compression; of Parquet, in memory.
+        size_bytes: Length of its samples in bytes, before compression; for Parquet, in memory.
         stored_bytes: Length of the file in bytes.
         sha256: Of the file, in hexadecimal digits.
     """
@@ -52,35 +52,35 @@ class WrittenShard:
 class ShardWriter:
     """Write samples to shards, and begin a new one when the last is full.
 
-    The suffix says the format: ``.tar`` (each sample a dict of ``__key__`` and fields: ``bytes``, or values
-    encoded by extension, see ``asyncloader.formats.encode.encoders``), ``.jsonl`` (each sample a dict of JSON
-    values), both with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress, or ``.parquet`` (each
-    sample a dict of values that fit one column type a field).
+    The suffix selects the format: ``.tar`` (each sample a dict of ``__key__`` and fields: ``bytes``, or
+    values encoded by extension, see ``asyncloader.formats.encode.encoders``), ``.jsonl`` (each sample a dict
+    of JSON values), both with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress, or ``.parquet``
+    (each sample a dict of values that fit one column type a field).
 
     Use it as a context manager: leaving the block finishes the open shard; leaving it by an exception
-    discards the open shard and keeps those that were finished. Nothing is opened before the first sample;
-    without samples no shard is written. A shard that exists is never replaced: two runs into one folder would
-    leave a mixture of both.
+    discards the open shard and keeps the finished ones. No file is opened before the first sample; without
+    samples no shard is written. An existing shard is never replaced: two runs into one folder would leave a
+    mixture of both.
 
-    At the end, also after an exception, the finished shards are entered into ``asyncloader-index.json``
-    beside them, which is made or added to; several writers may share a folder. A file of that name that is
-    no such index stays as it is, with a ``UserWarning``.
+    At the end, also after an exception, the finished shards are added to the ``asyncloader-index.json``
+    beside them; several writers may share a folder. A file of that name that is not an index stays as it is,
+    with a ``UserWarning``.
 
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
             ``"corpus-{:05d}.tar"``, or such a URL of an object store (``s3://``, ``gs://``, ``az://``).
-            Without a number all goes into one shard. A path without a suffix is a folder or prefix, whose
-            shards are ``shard-%05d.tar``. A folder is made, with those above it, when the first sample is
-            written; a ``~`` at the start is your home. A shard for an object store is first written to a
-            file without a name in the temporary folder.
+            Without a number, all samples go into one shard. A path without a suffix is a folder or prefix
+            for shards ``shard-%05d.tar``. Missing folders are made when the first sample is written; a ``~``
+            at the start is your home. A shard for an object store is first written to an unnamed file in the
+            temporary folder.
         shard_size: Most bytes of a shard before compression, headers included, as a number or text such as
             ``"256MB"``. A larger sample gets a shard of its own. The default of 1 GiB is large enough for a
             request to cost little, and small enough to give each of many workers several shards. Ignored for
             a single shard.
         samples_per_shard: Most samples in a shard; None for any number.
-        schema: Of Parquet, a ``pyarrow.Schema``; None takes it from the samples of the first row group, of
-            some 32 MB. Later values have to fit it.
-        storage_options: Of the object store.
+        schema: A ``pyarrow.Schema`` for Parquet; None takes it from the samples of the first row group, of
+            some 32 MB. Later values must fit it.
+        storage_options: Options of the object store.
 
     Raises:
         TypeError: A path, size or option of a wrong type.
@@ -134,8 +134,8 @@ class ShardWriter:
                 dict of the columns' values, where one that is missing is null.
 
         Raises:
-            ValueError: A key, field or value that would not read back, or the key of the sample before. Where
-                a row group of Parquet is refused, the shard is discarded and the writer closed.
+            ValueError: A key, field or value that would not read back, or the key of the sample before. If a
+                row group of Parquet is refused, the shard is discarded and the writer closed.
             TypeError: A value that has no encoding.
             RuntimeError: The writer is closed.
             FileExistsError: There is a shard of this name; nothing of the sample was written.
@@ -155,12 +155,12 @@ class ShardWriter:
         try:
             self._open.write(encoded)
         except BaseException:
-            # A caller that catches this and goes on must not end up with half a sample in the shard.
+            # If the caller catches this and continues, there must not be half a sample in the shard.
             self._discard_shard()
             raise
 
     def close(self) -> None:
-        """Finish the open shard and write the index; nothing happens the second time.
+        """Finish the open shard and write the index; further calls do nothing.
 
         Raises:
             OSError: The shard cannot be written; it is discarded. Or the index cannot.
@@ -188,13 +188,13 @@ class ShardWriter:
         self._discard_shard()
         try:
             self._write_index()
-        except OSError as fault:  # the exception that ends the block is the one to raise
+        except OSError as fault:  # the exception of the block is the one to raise
             error.add_note(f"the finished shards have no entry in their index: {fault}")
 
     def _begin_shard(self, name: str) -> OpenShard:
         if self._destination.exists(name):
             raise FileExistsError(
-                f"{self._destination.path_of(name)!r} exists, from another run perhaps; write to an empty "
+                f"{self._destination.path_of(name)!r} exists, perhaps from another run; write to an empty "
                 "folder, or remove it first"
             )
         return open_shard(self._destination.draft(name), self._format, self._compression, self._schema)

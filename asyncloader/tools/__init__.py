@@ -1,4 +1,4 @@
-"""Work on data sets outside of a pass: audits proved, shards compared with their index."""
+"""Work on data sets outside of a pass: verify audits, and shards against their index."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..shards.index_survey import Verified, open_verifying
+from ..shards.names import NamedShards
 from .audit import EpochVerdict, Finding, verify_audit
 
 __all__ = ["EpochVerdict", "Finding", "Verified", "verify_audit", "verify_shards"]
@@ -26,13 +27,13 @@ def verify_shards(
     The command ``asyncloader verify`` does the same. Nothing is written.
 
     Args:
-        urls: As of ``from_urls``. Of a folder, a prefix or a glob, shards that the index lists and that are
-            not there are reported too.
+        urls: As for ``from_urls``. For a folder, prefix or glob, shards that the index lists and that are
+            missing are reported too.
         index: Path or URL of the index; None for the one beside the shards, if they are in one folder.
-        format: Of shards whose suffix does not tell; as of ``from_urls``.
-        delimiter: Of CSV and TSV; as of ``from_urls``.
-        storage_options: As of ``from_urls``.
-        concurrency: How many shards are read at a time; as of ``build_index``.
+        format: Format of shards whose suffix does not show it; as for ``from_urls``.
+        delimiter: Of CSV and TSV; as for ``from_urls``.
+        storage_options: As for ``from_urls``.
+        concurrency: How many shards are read at a time; as for ``build_index``.
 
     Returns:
         A result for each shard; ``wrong`` is empty for a sound one.
@@ -43,12 +44,6 @@ def verify_shards(
         StoreError: A listing or the index cannot be read.
         FormatError: The index is not sound.
     """
-    with open_verifying(
-        urls,
-        index=index,
-        format=format,
-        delimiter=delimiter,
-        storage_options=storage_options,
-        concurrency=concurrency,
-    ) as verifying:
+    named = NamedShards(urls, format, delimiter, storage_options)
+    with open_verifying(named, index, concurrency) as verifying:
         return [*verifying.each]

@@ -1,11 +1,12 @@
-"""``convert``: shards of other shards, or of the files of a folder, made by several processes."""
+"""``convert``: make shards from other shards, or from the files of a folder, in several processes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from time import monotonic
 from typing import Any
 
@@ -15,10 +16,10 @@ from ..flow.process import usable_processors
 from ..observe.report import open_bar
 from ..pipeline.folders import open_shards
 from ..quantity import as_count, parse_bytes
-from ..shards.destinations import Destination, FolderDestination, open_destination
+from ..shards.destinations import FolderDestination, open_destination
 from ..shards.expectations import Expected
 from ..shards.index_lookup import has_index_option
-from ..shards.open_shard import encoded_bytes, open_shard, schema_of, table_of
+from ..shards.open_shard import OpenShard, encoded_bytes, open_shard, schema_from, schema_of, table_of
 from ..stores.expanding import expand_home, read_urls
 from ..stores.store import NetworkPolicy
 from ..stores.urls import INDEX_NAME, local_path, scheme_of
@@ -36,6 +37,7 @@ from .convert_job import (
 )
 from .convert_sources import (
     FileSamples,
+    Samples,
     ShardSamples,
     Source,
     SpilledSamples,
@@ -43,15 +45,15 @@ from .convert_sources import (
     read_versions,
     spill,
 )
-from .convert_target import ShardTarget
+from .convert_target import Keep, ShardTarget
 
-# From here on more processes would wait for the disk or the network.
+# More processes would wait for the disk or the network.
 _MOST_WORKERS = 8
-# Shards that a process may finish ahead of their being counted here: they are on disk already.
+# Shards that a process may finish before they are counted here: they are on disk already.
 _MOST_AHEAD = 64
 
-# Looked at of each source before anything is written: enough to see optional fields and a mean, and no more
-# than one request brings.
+# Samples of each source to look at before anything is written: enough for optional fields and a mean size,
+# and available with one request.
 _MOST_SEEN = 256
 _MOST_SEEN_BYTES = 8 << 20
 
@@ -61,17 +63,17 @@ class Converted:
     """What ``convert`` has made.
 
     Attributes:
-        output: The folder or prefix, as it may be shown.
+        output: The folder or prefix, redacted.
         index: Its index.
-        samples: In all shards, as many as the sources have.
-        shards: How many there are.
-        made: How many of them this call has made; the others were there.
+        samples: Number of samples in all shards, as many as the sources have.
+        shards: Number of shards.
+        made: How many of them this call has made; the others existed.
         source_bytes: Length of the sources as stored.
         stored_bytes: Length of the shards.
-        elapsed_s: How long this call took.
+        elapsed_s: Duration of this call.
         hidden_files: Files of a folder that were left out, since their names or those of their folders begin
             with a dot.
-        shuffle: The seed of the samples' order; None if they keep their own.
+        shuffle: The seed of the samples' order; None if they keep their order.
     """
 
     output: str
@@ -110,68 +112,67 @@ def convert(
     overwrite: bool = False,
     progress: bool = False,
 ) -> Converted:
-    """Make shards of other shards (of another format, another size, with fewer fields), or of files.
+    """Make shards from other shards (in another format or size, with fewer fields), or from files.
 
-    If it is killed, call it again: it goes on with the shards that are missing, and the bytes of all are
-    those that they would have been. Sources whose index does not tell how many samples they hold are read
-    twice, the first time to count; Parquet and Arrow files tell it themselves, of MDS and LitData their
-    index. A source with a digest in its index is checked as a whole: if several shards are cut from it,
-    by reading it once more. Images stay the bytes of their files.
+    If this call is killed, repeat it: it makes the missing shards, and all bytes are as if it had not been
+    killed. Sources without a number of samples in their index are read twice, the first time to count.
+    Parquet and Arrow files contain the number, and so does the index of MDS and LitData. A source with a
+    digest in its index is checked as a whole; if several shards are cut from it, it is read once more. Images
+    keep the bytes of their files.
 
-    Of a folder of files, those whose paths are the same up to the first dot of their names are one sample, as
-    in WebDataset: ``cat/0001.jpg`` and ``cat/0001.json`` are the fields ``jpg`` and ``json`` of sample
+    In a folder of files, those with the same path up to the first dot of their names are one sample, as in
+    WebDataset: ``cat/0001.jpg`` and ``cat/0001.json`` are the fields ``jpg`` and ``json`` of sample
     ``cat/0001``. Hidden files are left out, and counted.
 
-    Blocks; in a coroutine, call it on a thread.
+    It blocks; in a coroutine, call it on a thread.
 
     Args:
         urls: Shards, as ``from_urls`` takes them, CSV too; a folder with an ``index.json`` (``format``); or a
             local folder of files, without ``/`` at the end of its name, or with ``format="files"``.
-        output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``), empty or of a run
-            of the same call. It gets ``shard-00000.tar`` and so on, their index ``asyncloader-index.json``,
-            and ``.convert/`` with what they were made of.
+        output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``), empty or of an
+            earlier run of the same call. It gets ``shard-00000.tar`` and so on, their index
+            ``asyncloader-index.json``, and ``.convert/`` with notes on the sources.
         to: ``"tar"`` or ``"jsonl"``, with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress; or
             ``"parquet"``. For the values that each keeps see ``docs/reference/converting.md``.
-        shard_size: About how large a shard is to be before compression, estimated from the first samples of
-            some sources; all have the same number of samples, but for one. Of files, the most bytes of those
-            in a shard; a sample that is larger has a shard of its own. The default of 256 MB is worth a
-            request, and leaves several for each of many workers.
-        samples_per_shard: The most samples of a shard, in place of a size; of files, beside it.
-        columns: Names of the fields that are kept, beside ``__key__``; None for all. Of Parquet and Arrow no
-            others are read.
-        types: Makes of the text of fields, such as all those of CSV, ``"int"``, ``"float"``, ``"bool"`` or
-            ``"json"``, by name; for Parquet it also says the type of a column.
-        decode: Make of a tar's fields, or of files, what their extension says (``txt``, ``json``, ``cls``,
-            ``npy``; not images). ``jsonl`` always does, since JSON has no bytes.
-        labels: Take the folders in a folder of files for classes: each sample gets the name of its own as
+        shard_size: Approximate size of a shard before compression, estimated from the first samples of some
+            sources; all shards but one have the same number of samples. For files, the most bytes in a
+            shard; a larger sample gets a shard of its own. The default of 256 MB is worth a request, and
+            leaves several shards for each of many workers.
+        samples_per_shard: The most samples of a shard, in place of a size; for files, in addition to it.
+        columns: Names of the fields to keep, beside ``__key__``; None for all. Of Parquet and Arrow, only
+            these are read.
+        types: Converts the text of fields, such as all those of CSV, to ``"int"``, ``"float"``, ``"bool"`` or
+            ``"json"``, by name; for Parquet it also sets the type of a column.
+        decode: Decode a tar's fields, or files, by their extension (``txt``, ``json``, ``cls``, ``npy``; not
+            images). ``jsonl`` always does, since JSON has no bytes.
+        labels: Use the folders in a folder of files as classes: each sample gets the name of its class as
             ``label.txt``, and as ``cls`` its number in the order of the names.
-        format: Of shards whose suffix does not tell; ``"mds"`` or ``"litdata"``, for the one folder that
-            ``from_mds`` or ``from_litdata`` reads; or ``"files"``, for the one folder of files.
-        delimiter: Of CSV and TSV, as of ``from_urls``.
-        block_size: Of LitData's chunks of tokens, as of ``from_litdata``.
-        storage_options: Of the sources, and of the output if it is in an object store.
-        output_options: Of the output, where they are not those of the sources.
+        format: Format of shards whose suffix does not show it; ``"mds"`` or ``"litdata"``, for the one folder
+            that ``from_mds`` or ``from_litdata`` reads; or ``"files"``, for the one folder of files.
+        delimiter: Of CSV and TSV, as for ``from_urls``.
+        block_size: Of LitData's chunks of tokens, as for ``from_litdata``.
+        storage_options: Options of the sources, and of the output if it is in an object store.
+        output_options: Options of the output, if they differ from those of the sources.
         network: Time-outs, retries and hedging of reading.
-        index: Of the sources, if it is not found beside them.
+        index: Index of the sources, if it is not beside them.
         shuffle: Seed of a random order of all samples, the same for any number of processes; False keeps the
-            order. By default shards keep their order, and files are shuffled with seed 0, since a folder for
-            each class would make shards of one class each, which no window of ``.shuffle`` can mix. Samples
-            of shards are first written to a file without a name, which takes as much room as they do: in
-            ``output``, or in the temporary folder if that is an object store. A run that goes on writes it
-            again.
-        num_workers: Processes; 0 for this one. By default as many as this process may use, of up to 8 (0
-            where there are no worker processes, which need Linux). It makes no difference to what is written.
+            order. By default shards keep their order, and files are shuffled with seed 0: a folder for each
+            class would make shards of one class each, which no window of ``.shuffle`` can mix. Samples of
+            shards are first written to an unnamed file of the same size: in ``output``, or in the temporary
+            folder if that is an object store. A run that continues writes it once more.
+        num_workers: Processes; 0 for this one. By default as many as this process may use, up to 8 (0 where
+            there are no worker processes, which need Linux). The shards do not depend on it.
         overwrite: Remove the shards that another call has left in ``output``.
-        progress: Show a bar of the shards.
+        progress: Show a progress bar.
 
     Raises:
-        TypeError, ValueError: Something that cannot be, such as a format that does not keep a value, an
-            output with other files in it, or of another call; or something in a folder that would be lost: a
-            file without an extension, two files for one field, a link to a folder. As far as the first
-            samples tell, before anything is written.
+        TypeError, ValueError: A wrong argument; a format that does not keep a value; an output with other
+            files in it, or of another call; or something in a folder that would be lost: a file without an
+            extension, two files for one field, a link to a folder. If the first samples show it, it is raised
+            before anything is written.
         ImportError: Parquet or Arrow, and pyarrow is not installed.
         StoreError, FormatError: A source cannot be read or is not sound, or was changed meanwhile.
-        OSError: A shard cannot be written. What is whole stays, and the next call goes on.
+        OSError: A shard cannot be written. Finished shards stay, and the next call continues.
         WorkerDiedError: A process was killed.
     """
     if isinstance(columns, str):
@@ -206,10 +207,9 @@ def convert(
     else:
         if labels:
             raise ValueError(
-                "labels are of a folder of files, which is named without '/' at its end, or with "
-                "format='files'"
+                "labels are for a folder of files: name it without '/' at its end, or with format='files'"
             )
-        # Files of this machine have no options: those that are given are the output's.
+        # Local files have no options: these are for the output.
         options = {} if all(scheme_of(name).is_local for name in names) else dict(storage_options or {})
         try:
             shards = open_shards(
@@ -224,15 +224,13 @@ def convert(
             )
         except ValueError as error:
             if format is None and names[0].endswith("/") and scheme_of(names[0]).is_local:
-                error.add_note(
-                    "of a folder of files, give the name without '/' at its end, or format 'files'"
-                )
+                error.add_note("name a folder of files without '/' at its end, or with format='files'")
             raise
         source = ShardSamples(shards, read_versions(shards))
     with destination.alone():
         job = Conversion(destination, target, source, overwrite)
-        source, cuts = _cut(job, target, source)
-        made, new = _make_missing(job, target, source, cuts, destination, workers, progress)
+        source, cuts = _cut(job, source)
+        made, new = _make_missing(job, source, cuts, workers, progress)
         stored = made.values()
         return Converted(
             output=destination.shown,
@@ -255,7 +253,7 @@ def _workers(num_workers: int | None) -> int:
 
 
 def _folder_of_files(names: Sequence[str], format: str | None) -> str | None:
-    """The folder of files that the user has named; None if it is something else."""
+    """The folder of files that the caller has named; None if the names are something else."""
     if format == "files" and len(names) != 1:
         raise ValueError(f"format 'files' takes one folder, but got {len(names)} names")
     if format not in (None, "files") or len(names) != 1 or not scheme_of(names[0]).is_local:
@@ -265,16 +263,16 @@ def _folder_of_files(names: Sequence[str], format: str | None) -> str | None:
     return path if is_meant else None
 
 
-def _cut(job: Conversion, target: ShardTarget, source: Source) -> tuple[Source, Cuts]:
-    """The source with its samples counted, and how it is cut: as a run before has noted it, or anew."""
-    cuts = job.cuts()
+def _cut(job: Conversion, source: Source) -> tuple[Source, Cuts]:
+    """The source with its samples counted, and how it is cut: as an earlier run has noted it, or anew."""
+    cuts, target = job.cuts(), job.target
     if cuts is not None:
         return source.counted(cuts.counted)[0], cuts
     try:
         source, counted = source.counted({})
         sample_bytes, schema = _look(target, source)
     except Exception:
-        # This call's note must not stand in the way of another one.
+        # The note of this call must not prevent another one.
         job.withdraw()
         raise
     if isinstance(source, FileSamples):
@@ -282,13 +280,13 @@ def _cut(job: Conversion, target: ShardTarget, source: Source) -> tuple[Source, 
     else:
         most = target.samples_per_shard or max(int(target.shard_size / max(sample_bytes, 1)), 1)
         stops = cut_evenly(source.stops[-1] if source.stops else 0, most)
-    cuts = Cuts(stops, schema, counted)
+    cuts = Cuts(stops, schema and schema.serialize().to_pybytes(), counted)
     job.note_cuts(cuts)
     return source, cuts
 
 
 def _look(target: ShardTarget, source: Source) -> tuple[float, Any]:
-    """What a sample takes on average, before compression, and the schema of Parquet, by the first samples.
+    """The mean size of a sample, before compression, and the schema of Parquet, by the first samples.
 
     Raises:
         ValueError: A value that the target cannot keep; with a note of its sample.
@@ -305,7 +303,7 @@ def _look(target: ShardTarget, source: Source) -> tuple[float, Any]:
                 try:
                     kept, encoded = keep(sample, number)
                 except (ValueError, TypeError) as error:
-                    error.add_note(f"in {place}")
+                    error.add_note(f"in {place()}")
                     raise
                 part_bytes += encoded_bytes(encoded)
                 count += 1
@@ -315,44 +313,36 @@ def _look(target: ShardTarget, source: Source) -> tuple[float, Any]:
     schema = None
     if target.format == "parquet":
         schema = schema_of(rows, target.types)
-        table_of(schema, rows)  # refuses what the type of a column does not keep
+        table_of(schema, rows)  # refuses values that the type of a column does not keep
     return total_bytes / max(count, 1), schema
 
 
 def _make_missing(
-    job: Conversion,
-    target: ShardTarget,
-    source: Source,
-    cuts: Cuts,
-    destination: Destination,
-    workers: int,
-    progress: bool,
+    job: Conversion, source: Source, cuts: Cuts, workers: int, progress: bool
 ) -> tuple[dict[str, Expected], int]:
-    """Make what is missing of a job, verify its sources, and write its index.
+    """Make the missing shards of a job, verify its sources, and write its index.
 
     Returns:
         All shards, by name, and how many of them are new.
     """
+    target = job.target
     shards = new_shards(cuts.stops, f".{target.to}")
     made = job.made(shards)
     missing = len(shards) - len(made)
     samples = cuts.stops[-1] if cuts.stops else 0
     is_spilled = target.shuffle is not None and isinstance(source, ShardSamples)
-    # Of a spill each shard costs the same, wherever its samples are.
+    # Of spilled samples each shard costs the same, wherever its samples are.
     runs = [*runs_of(shards, made.keys(), (lambda _: 0) if is_spilled else source.dropped_before)]
     read = [(run[0].first, run[-1].stop) for run in runs]
     with ExitStack() as stack:
         parts: Source | SpilledSamples = source
         if is_spilled and runs:
             assert target.shuffle is not None
-            parts = spill(source, samples, target.shuffle, stack.enter_context(destination.scratch()))
+            parts = spill(source, samples, target.shuffle, stack.enter_context(job.destination.scratch()))
             read = [(0, samples)]
-        makers = [
-            _ShardMaker(target, cuts.schema, destination) for _ in range(min(max(workers, 1), len(runs)))
-        ]
+        makers = [_ShardMaker(job, cuts.schema) for _ in range(min(max(workers, 1), len(runs)))]
         for run in runs:
-            least = min(makers, key=lambda maker: maker.shards)
-            least.take(parts.part(run[0].first, run[-1].stop), run)
+            min(makers, key=attrgetter("shards")).take(parts.part(run[0].first, run[-1].stop), run)
         bar = None
         if progress:
             bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made)))
@@ -371,20 +361,19 @@ def _make_missing(
 
 
 class _ShardMaker:
-    """The runs of shards that one process makes: a job of ``workers``, which travels there.
+    """Makes shards in runs; a worker runs it, or this process.
 
     Args:
-        target: What the shards are to be.
-        schema: Of Parquet.
-        destination: Where they go.
+        job: Whose shards.
+        schema: Of Parquet, as ``Cuts`` has it.
     """
 
-    def __init__(self, target: ShardTarget, schema: Any, destination: Destination) -> None:
+    def __init__(self, job: Conversion, schema: bytes | None) -> None:
         self.shards = 0
         self._runs: list[tuple[Source | SpilledSamples, Sequence[NewShard]]] = []
-        self._target = target
+        self._target = job.target
+        self._destination = job.destination
         self._schema = schema
-        self._destination = destination
 
     def take(self, part: Source | SpilledSamples, run: Sequence[NewShard]) -> None:
         """Make these shards too; ``part`` has their samples."""
@@ -395,51 +384,53 @@ class _ShardMaker:
         """Make the shards, and note each when it is whole.
 
         Yields:
-            Its name and what it is, and nothing.
+            Its name and what it is, and None.
 
         Raises:
             FormatError: The sources have another number of samples than were counted.
             ValueError: A value that the target cannot keep; with a note of its sample.
-            StoreError, OSError: The sources cannot be read, or the shards not be written.
+            StoreError, OSError: The sources cannot be read, or the shards cannot be written.
         """
-        keep = self._target.keep()
+        target, keep = self._target, self._target.keep()
+        schema = None if self._schema is None else schema_from(self._schema)
         for part, run in self._runs:
             with closing(part.samples()) as samples:
-                for shard in run:
-                    made = self._make(shard, samples, keep, is_last=shard is run[-1])
-                    note_shard(self._destination, shard.name, made)
-                    yield (shard.name, made), None
+                for new in run:
+                    draft = self._destination.draft(new.name)
+                    shard = open_shard(draft, target.format, target.compression, schema)
+                    try:
+                        made = _fill(shard, new, samples, keep, is_last=new is run[-1])
+                    except BaseException:
+                        shard.discard()
+                        raise
+                    note_shard(self._destination, new.name, made)
+                    yield (new.name, made), None
 
-    def _make(self, new: NewShard, samples: Iterator[Any], keep: Any, is_last: bool) -> Expected:
-        target = self._target
-        shard = open_shard(self._destination.draft(new.name), target.format, target.compression, self._schema)
+
+def _fill(shard: OpenShard, new: NewShard, samples: Samples, keep: Keep, is_last: bool) -> Expected:
+    for number in range(new.first, new.stop):
+        sample, place = next(samples, (None, None))
+        if place is None:
+            raise FormatError(
+                f"expected {new.stop - number} more samples, as many as were counted, but the sources have "
+                "ended: have they changed? If so, call convert with overwrite"
+            )
         try:
-            for number in range(new.first, new.stop):
-                sample, place = next(samples, (None, None))
-                if place is None:
-                    raise FormatError(
-                        f"expected {new.stop - number} more samples, as many as were counted, and the "
-                        "sources have no more: have they changed? If so, begin anew with overwrite"
-                    )
-                try:
-                    kept, encoded = keep(sample, number)
-                    shard.check(kept)
-                    shard.write(encoded)
-                except (ValueError, TypeError) as error:
-                    error.add_note(f"in {place}")
-                    raise
-            if is_last and next(samples, None) is not None:
-                # The end of the sources, where they are checked against their digests, comes before the shard
-                # is published.
-                raise FormatError("the sources have more samples than were counted: have they changed?")
-            return shard.finish()
-        except BaseException:
-            shard.discard()
+            kept, encoded = keep(sample, number)
+            shard.check(kept)
+            shard.write(encoded)
+        except (ValueError, TypeError) as error:
+            error.add_note(f"in {place()}")
             raise
+    if is_last and next(samples, None) is not None:
+        # The end of the sources, where they are checked against their digests, comes before the shard is
+        # published.
+        raise FormatError("the sources have more samples than were counted: have they changed?")
+    return shard.finish()
 
 
 def _made_by(makers: Sequence[_ShardMaker]) -> Generator[tuple[str, Expected], None, None]:
-    """What each maker makes in a process of its own, as it comes."""
+    """The shards of each maker, which runs in a process of its own, as they are finished."""
     try:
         with WorkerPool(makers, prefetch=_MOST_AHEAD) as pool:
             busy: list[Worker] = [*pool.workers]
@@ -454,8 +445,8 @@ def _made_by(makers: Sequence[_ShardMaker]) -> Generator[tuple[str, Expected], N
                 ready = wait_any(busy, None) if busy else ()
     except WorkerDiedError as error:
         raise WorkerDiedError(
-            f"{error.args[0]}; call convert again, which goes on with the shards that are missing, with "
-            "fewer num_workers if there was too little memory",
+            f"{error.args[0]}; call convert again to make the missing shards, with fewer num_workers if "
+            "there was too little memory",
             worker=error.worker,
             pid=error.pid,
             exitcode=error.exitcode,

@@ -1,7 +1,7 @@
-"""What shards are made of: shards, the files of a folder, or samples spilled to a file, by number.
+"""The sources of shards: other shards, the files of a folder, or samples spilled to a file.
 
-Each of the classes has ``samples()``, a generator of samples with where each is from. The two that are named
-by the user also have ``versions``, ``size_bytes``, ``describe()``, ``counted(known)``, ``part(first, stop)``,
+Each class has ``samples()``, a generator of samples with their places, and ``part(first, stop)``. The two
+that the user can name also have ``versions``, ``size_bytes``, ``describe()``, ``counted(known)``,
 ``dropped_before(first)``, ``looked_at()`` and ``verify(read)``.
 """
 
@@ -11,10 +11,10 @@ import os
 import pickle
 import stat
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, groupby, pairwise
 from typing import IO, Any, NamedTuple, TypeAlias
 
@@ -33,23 +33,24 @@ from ..plan.topology import Topology
 from ..shards.expectations import Expected
 from ..stores.urls import redact
 
-# Of shards, in flight in one process: some parts at once.
+# Bytes of shards in flight in one process: some parts at once.
 _READ_BYTES = 64 << 20
-# Requests for a byte of a shard at a time, which wait for servers alone.
+# Requests for one byte of a shard at a time; they only wait for servers.
 _MOST_ASKED = 32
-# Shards that are read at a time to be checked against a digest.
+# Shards to read at a time for checking their digests.
 _MOST_VERIFIED = 2
 
-Samples: TypeAlias = Generator[tuple[dict[str, Any], object], None, None]
+Samples: TypeAlias = Generator[tuple[dict[str, Any], Callable[[], object]], None, None]
+"""Samples, each with a function that returns where it is from; most are never called."""
 
 
 class Version(NamedTuple):
-    """A source as it is now; a tuple of JSON values.
+    """The version of a source, as JSON values.
 
     Attributes:
-        name: Its URL or path as it may be shown.
-        size_bytes: None if not known.
-        version: What its store calls this version of it; None if it has no such name.
+        name: Its URL or path, redacted.
+        size_bytes: Its length; None if unknown.
+        version: The name of this version in its store; None if it has none.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Version(NamedTuple):
 
 
 def read_versions(shards: Shards) -> list[Version]:
-    """What each shard is now, and behind them the index of their folder, if there is one; asks their store.
+    """The current versions of shards, and of the index of their folder behind them, if there is one.
 
     Raises:
         StoreError: One cannot be read.
@@ -74,10 +75,10 @@ class ShardSamples:
     """The samples of shards.
 
     Args:
-        shards: Which, how they are reached, and what is read of them.
-        versions: What they were at the beginning.
-        skip: Samples of the first one that are not wanted.
-        count: How many are wanted; None for all.
+        shards: The shards, how they are reached, and what is read of them.
+        versions: Their versions at the beginning.
+        skip: Samples of the first shard to drop.
+        count: How many samples to read; None for all.
     """
 
     shards: Shards
@@ -86,21 +87,21 @@ class ShardSamples:
     count: int | None = None
 
     def counted(self, known: Mapping[int, Expected]) -> tuple[ShardSamples, dict[int, Expected]]:
-        """The same with the number of samples of each shard; and of each that had to be read for it, with
-        those of ``known``, what was found."""
+        """The same with the number of samples of each shard; and what was found of shards that had to be read
+        for it, including ``known``."""
         found = dict(known)
         checks = count_shards(self.shards, known, found.__setitem__)
         return replace(self, shards=replace(self.shards, checks=checks)), found
 
     @property
     def size_bytes(self) -> int:
-        # Some indexes do not tell it of what is compressed, and some servers do not. The index comes last.
+        # Some indexes lack lengths of compressed shards, and some servers send none. The index is last.
         known = zip(self.shards.checks.size_bytes.tolist(), self.versions, strict=False)
         return sum(size or version.size_bytes or 0 for size, version in known)
 
     @cached_property
     def stops(self) -> list[int]:
-        """Number behind the last sample of each shard."""
+        """The number behind the last sample of each shard."""
         return [*accumulate(self.shards.checks.samples.tolist())]
 
     def part(self, first: int, stop: int) -> ShardSamples:
@@ -116,7 +117,7 @@ class ShardSamples:
         return ShardSamples(shards, skip=skip, count=stop - first)
 
     def dropped_before(self, first: int) -> int:
-        """How many samples have to be read and dropped if reading begins at sample ``first``."""
+        """How many samples must be read and dropped if reading begins at sample ``first``."""
         shard = self._shard_of(first)
         inside = first - (self.stops[shard - 1] if shard else 0)
         if formats[self.shards.formats[shard]].reopens:
@@ -128,18 +129,18 @@ class ShardSamples:
         return inside - (offsets[place - 1][0] if place else 0)
 
     def verify(self, read: Iterable[tuple[int, int]]) -> None:
-        """Check each shard against its digest, and whether it is still what it was at the beginning.
+        """Check each shard against its digest, and whether its version is still the same.
 
         Args:
-            read: The parts that were read in one go, each from a sample up to another. A shard that is in one
-                of them as a whole was checked there, and is not read again.
+            read: The parts that were read in one go, each from a sample up to another. A shard that is whole
+                in one of them was checked there, and is not read again.
 
         Raises:
             StoreError: One is damaged, or was changed meanwhile.
         """
         shards = self.shards
         starts = [0, *self.stops[:-1]]
-        # Formats that are read by ranges alone have not been checked against a digest.
+        # Formats that are read by ranges were not checked against a digest.
         checked = {
             number
             for first, stop in read
@@ -153,22 +154,21 @@ class ShardSamples:
         }
         with open_survey(shards, _MOST_VERIFIED) as (survey, threads):
             for _ in threads.map(survey.prove, owed.keys(), owed.values()):
-                pass  # it raises what one of them raised
+                pass  # it raises the error of a shard
         if read_versions(shards) != [*self.versions]:
             raise StoreError(
                 "a source was changed while it was being converted: call convert again with overwrite"
             )
 
     def describe(self) -> Mapping[str, Any]:
-        """What two runs must agree in beside the versions, as JSON values."""
+        """What must be equal in two runs of a job besides the versions, as JSON values."""
         schema, delimiter = self.shards.schema, self.shards.delimiter
         described = {"made_of": "shards", **({} if schema is None else schema.describe())}
         return described if delimiter is None else {**described, "delimiter": delimiter}
 
     def samples(self) -> Samples:
-        """Its samples with where each is from, in order. Closing it stops the reading."""
-        # Whether shards have changed since they were counted is for their lengths and digests to say, which
-        # are among the checks as far as an index or an index has them.
+        """Its samples with their places, in order. Closing the generator stops reading."""
+        # Shards that have changed since they were counted are found by the lengths and digests in ``checks``.
         shards = self.shards
         left = self.stops[-1] - self.skip if self.count is None else self.count
         with Engine() as engine:
@@ -181,13 +181,15 @@ class ShardSamples:
                     wanted = min(left, len(block))
                     numbered = shards.formats[block.trail.place(0).number] == "text"
                     for index, sample in enumerate(block.rows()[:wanted]):
-                        if numbered:  # its key is the number of its line, which says nothing elsewhere
+                        if (
+                            numbered
+                        ):  # its key is the number of its line, which means nothing in another shard
                             sample = {"text": sample["text"]}
-                        yield sample, _SamplePlace(block, index)
+                        yield sample, partial(block.trail.place, index)
                     left -= wanted
 
     def looked_at(self) -> Iterator[ShardSamples]:
-        """Parts whose first samples are looked at: up to eight shards, from all over."""
+        """Parts whose first samples are looked at: up to eight shards, spread over all."""
         counts = self.shards.checks.samples
         full = np.flatnonzero(counts)
         for shard in full[:: max(-(-len(full) // 8), 1)].tolist():
@@ -198,21 +200,8 @@ class ShardSamples:
         return bisect_right(self.stops, sample)
 
 
-class _SamplePlace:
-    """Where a sample is from, worked out if it is asked for."""
-
-    __slots__ = ("_block", "_index")
-
-    def __init__(self, block: Any, index: int) -> None:
-        self._block = block
-        self._index = index
-
-    def __str__(self) -> str:
-        return str(self._block.trail.place(self._index))
-
-
 class _SampleFile(NamedTuple):
-    """A file of a sample; names are below the folder."""
+    """A file of a sample; its name is relative to the folder."""
 
     name: str
     key: str
@@ -228,7 +217,7 @@ class FileSamples:
     Args:
         folder: Its path.
         groups: The files of each sample, in the order of the samples.
-        classes: Numbers of the folders that are classes, by name; None if they are none.
+        classes: The number of each folder that is a class, by name; None without classes.
         hidden: How many files were left out.
     """
 
@@ -247,7 +236,7 @@ class FileSamples:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Of each sample, in bytes."""
+        """The length of each sample in bytes."""
         return [sum(file.size_bytes for file in group) for group in self.groups]
 
     @property
@@ -268,7 +257,7 @@ class FileSamples:
         return 0
 
     def verify(self, read: Iterable[tuple[int, int]]) -> None:
-        pass  # each file was checked against its version when it was read, and there are no digests
+        pass  # each file was checked against its version while it was read, and there are no digests
 
     def describe(self) -> Mapping[str, Any]:
         return {"made_of": "files", "labels": self.classes is not None}
@@ -284,12 +273,12 @@ class FileSamples:
             if self.classes is not None:
                 name = group[0].key.partition("/")[0]
                 sample |= {"cls": str(self.classes[name]).encode(), "label.txt": name.encode()}
-            yield sample, os.path.join(self.folder, group[0].name)
+            yield sample, partial(os.path.join, self.folder, group[0].name)
 
 
 Source: TypeAlias = ShardSamples | FileSamples
 
-# Formats of shards that are hardly fields of samples: a folder with such files is not taken for one of files.
+# Formats of shards that are probably not fields of samples: a folder with such files is not one of files.
 _HARDLY_FIELDS = {"tar", "jsonl", "parquet", "arrow", "mds", "litdata"}
 
 
@@ -299,15 +288,15 @@ def find_files(folder: str, labels: bool, *, is_sure: bool) -> FileSamples:
     Args:
         folder: Its path.
         labels: Whether the folders in it are classes.
-        is_sure: Whether the user has said that it is a folder of files, even if there are shards in it.
+        is_sure: Whether the user has named it as a folder of files, even if there are shards in it.
 
     Raises:
         ValueError: There is no such folder, it is empty, or has something that would be lost: a file without
             an extension, two files for one field, a link to a folder, a pipe.
-        StoreError: It cannot be looked into.
+        StoreError: It cannot be listed.
     """
     if not os.path.isdir(folder):
-        raise ValueError(f"there is no folder {folder!r}, of whose files samples could be made")
+        raise ValueError(f"there is no folder {folder!r} with files to make samples of")
     files, hidden = [], 0
     for name, entry in _walk(folder, ""):
         if any(part.startswith(".") for part in name.split("/")):
@@ -315,22 +304,22 @@ def find_files(folder: str, labels: bool, *, is_sure: bool) -> FileSamples:
             continue
         files.append(_file(name, entry))
     if not files:
-        but = f", but for {hidden} that are hidden" if hidden else ""
+        but = f", except {hidden} hidden ones" if hidden else ""
         raise ValueError(f"there is no file below {folder!r}{but}")
     shards = {field for field in {file.field for file in files} if _is_shard(f"x.{field}")}
     if shards and not is_sure:
         name = next(file.name for file in files if file.field in shards)
         raise ValueError(
             f"{name!r} in {folder!r} is a shard: to convert the shards of a folder, end its name with "
-            "'/'; to make samples of them as of other files, pass format='files'"
+            "'/'; to use them as files of samples, pass format='files'"
         )
-    # By key first: "a.b" comes between "a" and "a/b", and would part the files of a sample.
+    # By key first: "a.b" is between "a" and "a/b", and would separate the files of a sample.
     files.sort(key=lambda file: (file.key, file.field, file.name))
     for one, other in pairwise(files):
         if (one.key, one.field) == (other.key, other.field):
             raise ValueError(
                 f"{one.name!r} and {other.name!r} are the same field {one.field!r} of sample {one.key!r}: "
-                "extensions are in lower case; rename one"
+                "extensions are converted to lower case: rename one"
             )
     groups = [tuple(group) for _, group in groupby(files, key=lambda file: file.key)]
     return FileSamples(folder, groups, _classes(files) if labels else None, hidden)
@@ -344,11 +333,11 @@ def _is_shard(name: str) -> bool:
 
 
 def _walk(folder: str, below: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Files by name below the folder, with what they are."""
+    """Files below the folder by name, with their status."""
     try:
         entries = sorted(os.scandir(where := os.path.join(folder, below)), key=lambda entry: entry.name)
     except OSError as error:
-        raise StoreError(f"cannot look into the folder: {error.strerror}", shard=where) from error
+        raise StoreError(f"cannot list the folder: {error.strerror}", shard=where) from error
     for entry in entries:
         name = f"{below}{entry.name}"
         try:
@@ -359,8 +348,8 @@ def _walk(folder: str, below: str) -> Iterator[tuple[str, os.stat_result]]:
             yield name, found
         elif entry.is_symlink():
             raise ValueError(
-                f"{name!r} is a link to a folder, which may lead in a circle: convert the folder that it "
-                "leads to, or remove it"
+                f"{name!r} is a link to a folder, which may contain itself: convert the folder that it "
+                "links to, or remove it"
             )
         else:
             yield from _walk(folder, f"{name}/")
@@ -398,21 +387,20 @@ def _content(path: str, expected: _SampleFile) -> bytes:
     except OSError as error:
         raise StoreError(f"cannot read the file: {error.strerror}", shard=path) from error
     if (len(content), found.st_mtime_ns) != (expected.size_bytes, expected.modified_ns):
-        raise StoreError("the file was changed while it was being converted; begin anew", shard=path)
+        raise StoreError("the file was changed while it was being converted; call convert again", shard=path)
     return content
 
 
 @dataclass(frozen=True)
 class SpilledSamples:
-    """Samples in a file without a name, written in their order and read in a random one.
+    """Samples in an unnamed file, written in their order and read in a random one.
 
-    Any sample can then be read with one request to the disk, whatever it comes from: a source that is
-    compressed, or on a server, could only be read once for each shard.
+    Any sample can be read from it with one request to the disk. A source that is compressed or on a server
+    would have to be read once for each new shard.
 
     Args:
         path: The file by its descriptor in the process that has written it, so that others can open it too.
-        spans: Where each sample lies, in the order in which they are wanted: ``(n, 2) int64`` of first byte
-            and length.
+        spans: The first byte and the length of each sample, in the order of reading: ``(n, 2) int64``.
     """
 
     path: str
@@ -426,15 +414,19 @@ class SpilledSamples:
             for start, length in self.spans.tolist():
                 file.seek(start)
                 if len(content := file.read(length)) < length:
-                    raise FormatError("the file of samples in between is cut: is its disk full?")
-                yield pickle.loads(content)
+                    raise FormatError("the temporary file of samples is cut: is its disk full?")
+                sample, place = pickle.loads(content)
+                yield sample, partial(str, place)
 
 
 def spill(source: Source, count: int, seed: int, file: IO[bytes]) -> SpilledSamples:
     """Write all ``count`` samples of a source to a file, to be read in the order that ``seed`` draws.
 
     Args:
-        file: Without a name, or this process's own, since it is read as a pickle. Closing it ends reading.
+        source: The source.
+        count: Its number of samples.
+        seed: Of the order.
+        file: Unnamed, or private to this process, since it is read as a pickle. Closing it ends reading.
 
     Raises:
         FormatError: There are fewer samples.
@@ -443,13 +435,13 @@ def spill(source: Source, count: int, seed: int, file: IO[bytes]) -> SpilledSamp
     number = 0
     with closing(source.part(0, count).samples()) as samples:
         for number, (sample, place) in enumerate(samples, 1):
-            # The place is known now, and what cannot be kept is found when a shard is made.
-            content = pickle.dumps((sample, str(place)), pickle.HIGHEST_PROTOCOL)
+            # The place is known only now. Values that cannot be kept are found when a shard is made.
+            content = pickle.dumps((sample, str(place())), pickle.HIGHEST_PROTOCOL)
             ends[number] = ends[number - 1] + file.write(content)
     if number < count:
         raise FormatError(
-            f"expected {count} samples, as many as were counted, and the sources have {number}: have they "
-            "changed? If so, begin anew with overwrite"
+            f"expected {count} samples, as many as were counted, but the sources have {number}: have they "
+            "changed? If so, call convert with overwrite"
         )
     file.flush()
     spans = np.stack([ends[:-1], np.diff(ends)], axis=1)[draw_order(count, seed)]

@@ -1,6 +1,6 @@
-"""What is asked for: the format of the shards, their size, the fields, and how each value is kept. Pure.
+"""The shards to make: their format, size and fields, and how each value is kept. Pure.
 
-A value that a format cannot keep is refused, with the formats that could.
+A value that a format cannot keep is refused, with the formats that can.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..formats.fields import decode_sample, default_handlers, encode_jsonl_sampl
 from ..quantity import as_count, as_whole
 from ..shards.open_shard import check_written
 
-# Images stay the bytes that they are: what is decoded is larger, and no format keeps it as well.
+# Images stay encoded: decoded ones are larger, and no format stores them as well.
 _TEXTUAL = {name: default_handlers[name] for name in ("json", "txt", "text", "cls", "index", "count", "npy")}
-# Of the pipeline's own fields the key is kept; where a sample was read from says nothing about it.
+# Of the pipeline's own fields only the key is kept: the URL of the source is not part of the sample.
 _KEY, _URL = "__key__", "__url__"
 
 Keep = Callable[[Any, int], tuple[Mapping[str, Any], Any]]
-"""From a sample, and its number among all, to the sample as it is kept, and what that is encoded to."""
+"""Takes a sample and its number among all; returns the sample to keep, and its encoding."""
 
 _Step = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -38,7 +38,7 @@ def _as_bool(text: str) -> bool:
         raise ValueError("expected true, false, 1 or 0") from None
 
 
-#: What the text of a field may become.
+#: Types to which the text of a field can be converted.
 _TYPES: Mapping[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,
@@ -50,19 +50,19 @@ _TYPES: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass
 class ShardTarget:
-    """What the shards are to be: arguments of ``convert``, checked.
+    """The shards to make: arguments of ``convert``, checked.
 
     Attributes:
         to: The suffix of their names, without the dot.
         shard_size: Most bytes of a shard, before compression.
-        samples_per_shard: Most samples of a shard; None for as many as ``shard_size`` are.
-        columns: The fields that are kept, in this order; None for all.
-        types: What the text of fields becomes, by name.
-        decode: Whether fields of bytes become values by their extension, except for images.
+        samples_per_shard: Most samples of a shard; None for the number that makes up ``shard_size``.
+        columns: The fields to keep, in this order; None for all.
+        types: The types to convert the text of fields to, by name.
+        decode: Whether to decode fields of bytes by their extension, except for images.
         shuffle: Seed of the samples' order; None for that of the sources.
 
     Raises:
-        ValueError, TypeError: Something that cannot be; the message says what can.
+        ValueError, TypeError: An argument is wrong; the message says what is possible.
         ImportError: Parquet, and pyarrow is not installed.
     """
 
@@ -98,11 +98,11 @@ class ShardTarget:
             )
 
     def describe(self) -> dict[str, Any]:
-        """What two runs must agree in, as JSON values."""
+        """What must be equal in two runs of a job, as JSON values."""
         return asdict(self)
 
     def keep(self) -> Keep:
-        """What is done to each sample.
+        """The conversion of samples.
 
         Returns:
             A function that raises ValueError or TypeError for a value that the format cannot keep.
@@ -148,13 +148,13 @@ def _typed(types: Mapping[str, str], sample: dict[str, Any]) -> dict[str, Any]:
 def _keep_in_json(sample: Mapping[str, Any], number: int) -> tuple[Mapping[str, Any], bytes]:
     try:
         return sample, encode_jsonl_sample(sample, allow_nan=False)
-    except (TypeError, ValueError):  # the exception: NumPy's values, and what is refused by the field's name
+    except (TypeError, ValueError):  # a value of NumPy, or one to refuse by the field's name
         plain = {name: _json_value(name, value) for name, value in sample.items() if name != _URL}
         return plain, encode_jsonl_sample(plain)
 
 
 def _json_value(name: str, value: Any) -> Any:
-    """A value as JSON has it: NumPy's numbers as numbers, arrays as lists.
+    """A value as JSON: NumPy's numbers as numbers, arrays as lists.
 
     Raises:
         ValueError: It would not be the same when it is read again.
@@ -186,8 +186,11 @@ def _json_value(name: str, value: Any) -> Any:
 
 
 def _keep_in_tar(sample: Mapping[str, Any], number: int) -> tuple[Mapping[str, Any], bytes]:
-    """The sample as members of a tar: bytes and values with an encoding by their names, arrays as
-    ``name.npy``, and all other values together as ``json``. Without a key its number is the key."""
+    """The sample as members of a tar.
+
+    Bytes and values that fit their extension keep their names, arrays become ``name.npy``, and all other
+    values are together in ``json``. Without a key its number is the key.
+    """
     key = sample.get(_KEY, f"{number:09d}")
     if not isinstance(key, str):
         raise ValueError(
@@ -230,7 +233,7 @@ _KEEPS: Mapping[str, Keep] = {"tar": _keep_in_tar, "jsonl": _keep_in_json, "parq
 
 
 def _fits(extension: str, value: Any) -> bool:
-    """Whether the encoding that an extension stands for gives this very value back."""
+    """Whether this value is unchanged after encoding and decoding it by an extension."""
     if extension in ("txt", "text"):
         return isinstance(value, str)
     if extension in ("cls", "index", "count"):

@@ -1,8 +1,8 @@
-"""How fast a pass would go: what the plan deals to each lane, and how long the slowest stage takes for it.
+"""Estimate the speed of a pass: what the plan deals to each lane, and how long its slowest stage takes.
 
 Pure: no I/O, no clock, no task. Lanes are dealt by ``plan``, as in a pass, and counted exactly. Times are a
-closed form: ranks and workers are rows of arrays, never objects, so that a fleet is answered in seconds. The
-rules for how much is requested ahead are those of ``stores`` and of the byte budget.
+closed form: ranks and workers are rows of arrays rather than objects, so that a large fleet takes seconds.
+The rules for how much is requested ahead are those of ``stores`` and of the byte budget.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..stores.pacing import ConcurrencyLimit
 _Ints: TypeAlias = npt.NDArray[np.int64]
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
-# A pass is looked at in so many stretches of equal steps: within one, the ranks' rates count as constant.
+# A pass is cut into so many stretches of equal steps. Within one, the rates of ranks count as constant.
 _STRETCHES = 64
 
-# Halvings of an interval of batches: enough for a lane of a hundred million.
+# Halvings of an interval of batches: enough for a lane of a hundred million batches.
 _HALVINGS = 48
 
-# A rest of the pass that takes so much less than its first batches has no rate: they came all at once.
+# If the remaining pass takes less than this part of the whole, all batches arrived at once and have no rate.
 _ALL_AT_ONCE = 0.01
 
 # As in ``loader.report()``: below this share of waiting the training loop is the bottleneck.
@@ -44,29 +44,29 @@ _WAITS_SHARE = 0.1
 class PlannedRun:
     """A pass to simulate. Times are in seconds, sizes in bytes; the defaults are those of a loader.
 
-    A time of 0 and a rate without limit count as not known: the stage is left out.
+    A time of 0 and an infinite rate count as unknown: the stage is left out.
 
     Attributes:
         shard_bytes: Size of each shard as stored, ``(shards,) int64``, in the order given.
-        shard_samples: Samples of each, ``(shards,) int64``; those of a run all count as equally large.
-        first_byte_s: From a request to the first byte of its answer.
-        connection_bytes_s: The most that one answer is sent at.
-        link_bytes_s: The most that all answers to a rank are sent at: a machine's link, divided by its ranks.
-        decode_s: To decode a sample, on one processor.
-        map_s: Of a function that is called with each sample.
-        concurrency: How many calls of it at a time, on threads.
-        collate_s: To make a batch of its samples.
-        step_s: Of the training loop, for a batch.
+        shard_samples: Samples of each, ``(shards,) int64``; all samples of a run count as equally large.
+        first_byte_s: Time from a request to the first byte of its answer.
+        connection_bytes_s: The highest rate of one answer.
+        link_bytes_s: The highest rate of all answers to a rank: a machine's link, divided by its ranks.
+        decode_s: Time to decode a sample, on one processor.
+        map_s: Time of a function that is called with each sample.
+        concurrency: How many calls of it run at a time, on threads.
+        collate_s: Time to make a batch of its samples.
+        step_s: Time of the training loop for a batch.
         ranks: How many train together, in step.
         num_workers: Processes of each rank that make batches; 0 for a thread.
-        lanes: How many; None for one for each worker of each rank.
-        is_indexed: Whether lanes are cut equal to the sample, by an index.
+        lanes: Number of lanes; None for one for each worker of each rank.
+        is_indexed: Whether lanes are cut to the sample, by an index.
         shuffle: Window of a shuffle, in samples; 0 for none.
         batch_size: Samples of a batch.
         memory_limit: Bytes that a rank may hold in flight and ahead.
 
     Raises:
-        ValueError: A number is out of its range, the lanes do not fit the ranks, or ranks would get nothing.
+        ValueError: A number is out of range, the lanes do not fit the ranks, or ranks would get nothing.
     """
 
     shard_bytes: npt.ArrayLike
@@ -106,7 +106,7 @@ class PlannedRun:
                 f"but got {sizes[:3]} and {samples[:3]}"
             )
         if self.concurrency > 1 and not self.map_s:
-            raise ValueError("concurrency is that of the calls that take map_s, which is 0")
+            raise ValueError("concurrency needs map_s, the time of the calls that run at a time, but it is 0")
         choose_lanes(self.lanes, World(0, self.ranks), self.num_workers)
         check_ranks(
             self.samples if self.is_indexed else len(sizes),
@@ -121,28 +121,28 @@ class PlannedRun:
 
     @cached_property
     def lane_count(self) -> int:
-        """How many lanes there are."""
+        """Number of lanes."""
         return choose_lanes(self.lanes, World(0, self.ranks), self.num_workers)
 
     @cached_property
     def samples(self) -> int:
-        """Of all shards."""
+        """Samples of all shards."""
         return int(self.shards[1].sum())
 
     @cached_property
     def size_bytes(self) -> int:
-        """Of all shards, as stored."""
+        """Bytes of all shards, as stored."""
         return int(self.shards[0].sum())
 
     @property
     def has_times(self) -> bool:
-        """Whether there is anything that takes time."""
+        """Whether any stage takes time."""
         times = self.first_byte_s, self.decode_s, self.map_s, self.collate_s, self.step_s
         return any(times) or math.isfinite(min(self.connection_bytes_s, self.link_bytes_s))
 
     @property
     def sample_bytes(self) -> float:
-        """Of a sample, as stored."""
+        """Bytes of a sample, as stored."""
         return self.size_bytes / max(self.samples, 1)
 
     def lane_samples(self, *, is_indexed: bool) -> _Ints:
@@ -155,12 +155,13 @@ class PlannedRun:
         return np.array(dealing.count_lanes(deal, samples), np.int64)
 
 
-class Balance(NamedTuple):
+@dataclass(frozen=True)
+class Balance:
     """How evenly something is dealt.
 
     Attributes:
-        least: What the one has that has the least.
-        most: What the one has that has the most.
+        least: The smallest share.
+        most: The largest share.
     """
 
     least: int
@@ -171,22 +172,22 @@ class Balance(NamedTuple):
 class Outcome:
     """A simulated pass. ``as_dict()`` is plain JSON.
 
-    Times and rates are None where the run has no times, so that nothing limits it.
+    Times and rates are None if the run has no times, since it has no bottleneck.
 
     Attributes:
-        samples: Delivered, over all ranks.
-        batches: In which they were.
-        undelivered_samples: Left when the first rank had no more.
+        samples: Samples delivered, over all ranks.
+        batches: Batches delivered, over all ranks.
+        undelivered_samples: Samples left when the first rank was finished.
         elapsed_s: From the first request to the end of the last step.
         first_batch_s: Until all ranks have their first batches.
-        samples_per_s: Over all ranks, from the first batches on.
+        samples_per_s: Over all ranks, after the first batches.
         wait_share: The part of the time, from 0 to 1, that ranks wait after the first batches.
-        limit: The bottleneck, in the words of ``loader.report().limit``: ``"consumer"``, ``"store"``,
+        limit: The bottleneck, as in ``loader.report().limit``: ``"consumer"``, ``"store"``,
             ``"memory_limit"``, ``"decode"``, ``"map"`` or ``"collate"``.
-        stages_s: What each stage takes for a batch of a rank, all its workers together, by stage.
-        lane_samples: Of the lanes, as they are.
-        lane_samples_whole: Of the lanes, if each shard went to one of them as a whole.
-        lane_samples_indexed: Of the lanes, if an index cut them.
+        stages_s: Time of each stage for a batch of a rank, all its workers together, by stage.
+        lane_samples: Samples of the lanes.
+        lane_samples_whole: Samples of the lanes if each shard went to one of them as a whole.
+        lane_samples_indexed: Samples of the lanes if they were cut by an index.
     """
 
     samples: int
@@ -204,21 +205,19 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as a new dict of numbers, strings, None and dicts."""
-        found = asdict(self)
-        balances = {name: value._asdict() for name, value in found.items() if isinstance(value, Balance)}
-        return {**found, **balances}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Resized:
-    """A pass that was stopped and goes on with another number of ranks. ``as_dict()`` is plain JSON.
+    """A pass that was stopped and continues with another number of ranks. ``as_dict()`` is plain JSON.
 
     Attributes:
-        ranks: Those that go on.
-        samples_before: Delivered when it was stopped.
-        read_again_bytes: Received by then and not delivered, which are read a second time.
-        rank_samples_left: Of the ranks that go on.
-        rest: The rest of the pass.
+        ranks: Number of ranks that continue.
+        samples_before: Samples delivered before it was stopped.
+        read_again_bytes: Bytes received and not delivered by then, which are read a second time.
+        rank_samples_left: Samples left for each of the ranks that continue.
+        rest: The remaining pass.
     """
 
     ranks: int
@@ -229,39 +228,35 @@ class Resized:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as a new dict of numbers, strings, None and dicts."""
-        return {
-            **asdict(self),
-            "rank_samples_left": self.rank_samples_left._asdict(),
-            "rest": self.rest.as_dict(),
-        }
+        return asdict(self)
 
 
 def simulate(run: PlannedRun) -> Outcome:
-    """The pass of a planned run: how fast it goes, what limits it, how evenly it is dealt."""
+    """Estimate the speed, the bottleneck and the balance of a planned run."""
     return _outcome_of(run, _Lanes.of(run))
 
 
 def simulate_resize(run: PlannedRun, ranks: int, fraction: float) -> Resized:
-    """Stop a pass, and let another number of ranks go on from its state.
+    """Stop a pass, and continue with another number of ranks from its state.
 
     Args:
-        run: What begins.
-        ranks: How many go on. The lanes stay as they are.
+        run: The pass that begins.
+        ranks: How many ranks continue, with the same lanes.
         fraction: Which part of its steps is done by then, between 0 and 1.
 
     Returns:
-        What is read again, how the rest is dealt, and how it goes.
+        What is read a second time, and how the remaining pass is dealt and runs.
 
     Raises:
         ValueError: The fraction is not between 0 and 1, or the lanes cannot be split evenly over the ranks;
-            the message lists the numbers that can.
+            the message lists the numbers that fit.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"the fraction of the epoch should be between 0 and 1, but got {fraction}")
     resized = replace(run, ranks=ranks, lanes=run.lane_count)
     lanes = _Lanes.of(run)
     stopped = lanes.after(int(lanes.steps * fraction))
-    # Of each lane: what its worker has ahead, and of an open window also what was delivered.
+    # For each lane: what its worker has ahead, and what was delivered of an open window.
     ahead_bytes = _Maker.of(run, lanes).ahead_bytes * lanes.makers / lanes.samples.shape[1]
     again_bytes = np.minimum(ahead_bytes, (stopped.samples - stopped.delivered) * run.sample_bytes)
     if run.shuffle:
@@ -287,14 +282,14 @@ def _balance(each: _Ints) -> Balance:
 class _Lanes:
     """The lanes of all ranks, and how far each was read.
 
-    A rank takes a batch from the one of its lanes that has delivered the fewest, the first one among equals,
-    as ``plan.lanes.Rotation`` says: so its lanes are level, but for those that have ended.
+    A rank takes a batch from the lane that has delivered the fewest, the first one among equals, as in
+    ``plan.lanes.Rotation``. So its lanes are level, except those that have ended.
 
     Attributes:
-        samples: Of each lane, ``(ranks, lanes of a rank) int64``.
-        begun: Batches that each lane has delivered before, likewise.
+        samples: Samples of each lane, ``(ranks, lanes of a rank) int64``.
+        begun: Batches that each lane has delivered before, in the same shape.
         batch_size: Samples of a batch.
-        makers: Workers of each rank that have lanes; the lanes go to them in turn.
+        makers: Workers of each rank that have lanes; they get the lanes in turn.
     """
 
     samples: _Ints
@@ -304,24 +299,24 @@ class _Lanes:
 
     @classmethod
     def of(cls, run: PlannedRun) -> _Lanes:
-        """At the beginning of a run."""
+        """The lanes at the beginning of a run."""
         samples = run.lane_samples(is_indexed=run.is_indexed)[:, None]
         alone = cls(samples, np.zeros_like(samples), run.batch_size, 1)
         return alone.dealt_to(run.ranks, run.num_workers)
 
     def dealt_to(self, ranks: int, num_workers: int) -> _Lanes:
-        """The same lanes, of other ranks: rank ``r`` of ``R`` has the lanes ``r``, ``r + R``, and so on."""
+        """The same lanes for other ranks: rank ``r`` of ``R`` has the lanes ``r``, ``r + R``, and so on."""
         samples, begun = (each.T.reshape(-1, ranks).T for each in (self.samples, self.begun))
         return _Lanes(samples, begun, self.batch_size, min(max(num_workers, 1), samples.shape[1]))
 
     @cached_property
     def batches(self) -> _Ints:
-        """Of each lane, all that it ever delivers."""
+        """All batches of each lane."""
         return -(-self.samples // self.batch_size)
 
     @cached_property
     def steps(self) -> int:
-        """Until the first rank has no more."""
+        """Steps until the first rank is finished."""
         return int((self.batches - self.begun).sum(1).min())
 
     @cached_property
@@ -330,7 +325,7 @@ class _Lanes:
         return np.minimum(self.begun * self.batch_size, self.samples)
 
     def after(self, steps: int) -> _Lanes:
-        """So many steps later."""
+        """The lanes so many steps later."""
         depth = np.floor(self._depth(steps) + 1e-6)[:, None]  # bisected from below
         level = np.clip(depth, self.begun, self.batches).astype(np.int64)
         has_turn = (self.begun <= depth) & (level < self.batches)
@@ -338,12 +333,12 @@ class _Lanes:
         return replace(self, begun=level + (has_turn & (has_turn.cumsum(1) <= turns_left)))
 
     def made(self, steps: float) -> _Floats:
-        """What each maker has delivered in so many steps, with parts of batches: ``(ranks, makers)``."""
+        """Batches and parts of batches that each maker delivers in so many steps: ``(ranks, makers)``."""
         level = np.clip(self._depth(steps)[:, None], self.begun, self.batches) - self.begun
         return np.stack([level[:, maker :: self.makers].sum(1) for maker in range(self.makers)], 1)
 
     def _depth(self, steps: float) -> _Floats:
-        """How many batches the lanes of each rank have delivered that have not ended: ``(ranks,)``."""
+        """How many batches each lane of a rank has delivered that has not ended: ``(ranks,)``."""
         below, above = np.zeros(len(self.samples)), np.full(len(self.samples), self.batches.max() + 1.0)
         wanted = self.begun.sum(1) + steps
         for _ in range(_HALVINGS):
@@ -357,7 +352,7 @@ class _Lanes:
 
 
 def _outcome_of(run: PlannedRun, lanes: _Lanes) -> Outcome:
-    """How the lanes are read to their ends."""
+    """The outcome of reading the lanes to their ends."""
     left = lanes.samples - lanes.delivered
     samples = int((lanes.after(lanes.steps).delivered - lanes.delivered).sum())
     return Outcome(
@@ -380,12 +375,12 @@ _NO_TIMES: dict[str, Any] = {
 def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
     """The times of an outcome.
 
-    The pass is cut into stretches of equal steps. Each takes as long as the maker with the most to do in it,
-    of all ranks since they are in step, or as long as the training loop.
+    The pass is cut into stretches of equal steps. Each takes as long as its busiest maker, over all ranks
+    since they are in step, or as long as the training loop.
     """
     maker, steps = _Maker.of(run, lanes), lanes.steps
     batch_s = max(maker.store_s, sum(maker.work_s.values()))
-    # When the pass begins to count, each maker has made its first batch.
+    # The time is counted after each maker has made its first batch.
     counts_from = min(lanes.makers, steps)
     made = lanes.made(counts_from)
     loop_s, counted_s = (steps - 1) / _STRETCHES * run.step_s, run.step_s
@@ -394,7 +389,7 @@ def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
         counted_s += max(float((made - before).max()) * batch_s, loop_s)
     elapsed_s = maker.first_batch_s + counted_s
     counted = samples - samples // steps
-    if not counted or counted_s < _ALL_AT_ONCE * elapsed_s:  # the first batches are all there is to judge
+    if not counted or counted_s < _ALL_AT_ONCE * elapsed_s:  # only the first batches can be measured
         counted, counted_s = samples, elapsed_s
     wait_share = max(1 - steps * run.step_s / counted_s, 0.0)
     busiest = max(maker.work_s, key=maker.work_s.__getitem__)
@@ -413,14 +408,14 @@ def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
 
 
 class _Maker(NamedTuple):
-    """A worker, or the thread without workers, that has as much to do as the average one.
+    """An average worker, or the thread without workers.
 
     Attributes:
-        work_s: What its processor does for a batch, by stage, one after another.
-        store_s: To receive the bytes of a batch, meanwhile.
-        store_limit: What limits that: ``"store"``, or ``"memory_limit"``.
-        first_batch_s: Until it has its first one.
-        ahead_bytes: Received at any time, and not delivered.
+        work_s: Time of its processor for a batch, by stage, one after another.
+        store_s: Time to receive the bytes of a batch, meanwhile.
+        store_limit: The bottleneck of receiving: ``"store"``, or ``"memory_limit"``.
+        first_batch_s: Time until its first batch.
+        ahead_bytes: Bytes that are received and not delivered, at any time.
     """
 
     work_s: Mapping[str, float]
@@ -431,15 +426,15 @@ class _Maker(NamedTuple):
 
     @classmethod
     def of(cls, run: PlannedRun, lanes: _Lanes) -> _Maker:
-        """The one that reads what is left of these lanes."""
+        """The maker that reads the remaining samples of these lanes."""
         makers, size, batch_bytes = lanes.makers, run.batch_size, run.batch_size * run.sample_bytes
         decode_s, map_s = run.decode_s * size, run.map_s * size
-        if run.concurrency > 1:  # on threads, beside the rest
+        if run.concurrency > 1:  # on threads, in parallel with the other stages
             map_s = max(map_s / run.concurrency - decode_s - run.collate_s, 0.0)
         work_s = {"decode": decode_s, "map": map_s, "collate": run.collate_s}
         makers_of_all = len(lanes.samples) * makers
         samples = float((lanes.samples - lanes.delivered).sum()) / makers_of_all
-        # A shuffle hands on no batch before a window is full.
+        # A shuffle delivers no batch before a window is full.
         window = max(-(-size // max(run.shuffle, 1)) * run.shuffle, size)
         first_batches = min(window, int(lanes.samples.max())) / size
         link_s = makers * batch_bytes / run.link_bytes_s  # all makers of a rank share it evenly
@@ -448,7 +443,7 @@ class _Maker(NamedTuple):
         first_s = max(first_s, first_batches * max(link_s, sum(work_s.values())))
         store_s = (asks.elapsed_s(asks.pieces * asks.parts) - first_s) / max(samples / size - 1, 1.0)
         is_waiting = max(store_s, link_s) > max(sum(work_s.values()), run.step_s * makers)
-        # Of the batches ahead one is in the making.
+        # One of the batches ahead is still being made.
         ahead_bytes = asks.least_bytes + (BATCHES_AHEAD - 1) * batch_bytes
         return cls(
             work_s,
@@ -460,19 +455,19 @@ class _Maker(NamedTuple):
 
 
 class _Requests(NamedTuple):
-    """How a maker requests the pieces of its lanes: in parts, so many at a time.
+    """How a maker requests the pieces of its lanes: in parts, several at a time.
 
     Attributes:
-        pieces: How many it has.
-        parts: Of each of them.
-        part_bytes: Of each part, on average.
-        first_byte_s: From a request to the first byte.
-        part_s: To the last one.
-        held_s: Until it is handed on, and the next one is requested in its place.
-        start: How many the byte budget allows in the beginning.
-        most: How many there are at a time at most.
-        limit: What bounds that: ``"store"``, or ``"memory_limit"``.
-        least_bytes: Requested ahead while nothing waits for bytes.
+        pieces: Number of pieces.
+        parts: Parts of each piece.
+        part_bytes: Mean length of a part.
+        first_byte_s: Time from a request to its first byte.
+        part_s: Time from a request to its last byte.
+        held_s: Time until a part is decoded, and the next one is requested in its place.
+        start: How many requests the byte budget allows at the beginning.
+        most: The most requests at a time.
+        limit: What bounds them: ``"store"``, or ``"memory_limit"``.
+        least_bytes: Bytes requested ahead while no stage waits for bytes.
     """
 
     pieces: int
@@ -488,7 +483,7 @@ class _Requests(NamedTuple):
 
     @classmethod
     def of(cls, run: PlannedRun, lanes: _Lanes, share: float) -> _Requests:
-        """Those of a maker that reads such a share of all samples."""
+        """The requests of a maker that reads this share of all samples."""
         own_lanes = -(-lanes.samples.shape[1] // lanes.makers)
         memory = share_memory(run.memory_limit, pins=False)
         read_bytes, _ = share_with_operators(memory.read_bytes // lanes.makers, int(run.map_s > 0))
@@ -498,8 +493,8 @@ class _Requests(NamedTuple):
         parts = 1 + max(math.ceil((piece_bytes - first_bytes) / later_bytes), 0)
         part_bytes = piece_bytes / parts
         part_s = run.first_byte_s + part_bytes / run.connection_bytes_s
-        # A single part reserves the size of a first one, since the length of the shard is known only with its
-        # answer. Later parts are requested after it, which is a second round trip; one is being handed on.
+        # A single part reserves the size of a first one, since the length of the shard is known only from its
+        # answer. Later parts are requested after it, which is a second round trip; one is being decoded.
         held_bytes, held_s, fit = float(first_bytes), part_s, read_bytes / first_bytes
         if parts > 1:
             held_bytes, held_s, fit = part_bytes, part_s * (1 + 2 / parts), read_bytes / part_bytes - 1
@@ -519,16 +514,16 @@ class _Requests(NamedTuple):
         )
 
     def first_s(self, size: float, run: PlannedRun) -> float:
-        """Until so many bytes are there, which are requested first."""
+        """Time until so many bytes are received, which are requested first."""
         if size <= self.part_bytes:
             return self.first_byte_s + size / run.connection_bytes_s
         return self.elapsed_s(math.ceil(size / self.part_bytes))
 
     def elapsed_s(self, parts: int) -> float:
-        """Until so many parts were handed on, requested in waves.
+        """Time until so many parts are received, requested in waves.
 
-        In the first ones more and more are requested at a time: one more request for each answer, as
-        ``ConcurrencyLimit`` allows, and of bytes in each round what ``ReadAhead`` tries.
+        The first waves grow: by a request for each answer, as ``ConcurrencyLimit`` allows, and by the bytes
+        that ``ReadAhead`` adds in each round.
         """
         body_s, waves, left = self.part_s - self.first_byte_s, 0.0, float(parts)
         while left > 0:
@@ -543,5 +538,5 @@ class _Requests(NamedTuple):
         return self.first_byte_s + waves * self.held_s
 
     def _waves_of(self, parts: float) -> float:
-        """Of the full size; single parts arrive together, so that the last wave counts as a whole one."""
+        """Waves of full size. Single parts arrive together, so the last wave counts as a whole one."""
         return parts / self.most if self.parts > 1 else math.ceil(parts / self.most)

@@ -223,7 +223,7 @@ def test_the_program_prints_what_is_bad(serve: Serve, new_run: Any, kept: Any, t
     status, printed, _ = verify(str(tmp_path / "cache"))
     first, last = printed.splitlines()
     assert (status, last.partition(":")[0]) == (1, "1 shard, 1 of them damaged")
-    assert Path(first.removeprefix("damaged, put aside as ")).exists()
+    assert Path(first.removeprefix("damaged, renamed to ")).exists()
     assert verify(str(tmp_path / "none"))[0] == 2
     assert verify()[0] == 2
     status, printed, _ = verify("--help")

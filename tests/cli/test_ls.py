@@ -40,7 +40,7 @@ def test_a_shard_that_is_not_there_is_named_beside_the_others(ask: Ask, place: P
     told = ask("ls", *place("tar/s-{1..3}.tar"))
     assert told.status == 1
     lines = told.out.splitlines()
-    assert lines[2].startswith(f"BAD {place.root}tar/s-3.tar: ") and lines[3].endswith("1 cannot be had")
+    assert lines[2].startswith(f"BAD {place.root}tar/s-3.tar: ") and lines[3].endswith("1 unavailable")
     assert ask("ls", *place("tar/s-{1..3}.tar"), "--json").json["bad"] == 1
 
 
@@ -100,5 +100,5 @@ def test_shards_of_no_bytes_are_told(ask: Ask, tmp_path: Path) -> None:
     assert told.out.splitlines() == [
         f"BAD {tmp_path}/c.jsonl.gz: it has 0 bytes, which is no whole gzip",
         f"BAD {tmp_path}/d.tar: it has 0 bytes, which is no whole tar",
-        "2 shards, 0 B: from 0 B to 0 B each; 2 cannot be had",
+        "2 shards, 0 B: from 0 B to 0 B each; 2 unavailable",
     ]

@@ -43,7 +43,7 @@ def test_it_tells_in_lines_how_a_pass_goes(capsys: pytest.CaptureFixture[str]) -
     rows = dict(reversed(lines))
     assert rows["throughput"].endswith("/s of shards")
     assert out.count("consumer; a batch of a rank takes store ") == 2
-    assert rows["stopped"] == "after 300 samples; 4 ranks go on"
+    assert rows["stopped"] == "after 300 samples; continues with 4 ranks"
     assert rows["read"].startswith("again")
     assert "220 to 230 samples of a rank" in out
 
@@ -54,7 +54,7 @@ def test_without_times_it_says_which_ones_it_needs_and_no_rate(capsys: pytest.Ca
     assert main(["simulate", *MADE_UP]) == 0
     out = capsys.readouterr().out
     assert "samples/s" not in out
-    assert "not known without a time of any stage: give at least one of --first-byte, --decode, --map" in out
+    assert "unknown without the time of a stage: pass at least one of --first-byte, --decode, --map" in out
 
 
 def test_shards_of_a_folder_are_as_their_index_says(
@@ -94,7 +94,7 @@ WRONG = {
     "connection": ((*MADE_UP, "--connection", "fast"), "--connection should be a number of bytes a second"),
     "time": ((*MADE_UP, "--first-byte", "50"), "--first-byte should be a time with its unit"),
     "step": ((*MADE_UP, "--step", "-1s"), "--step"),
-    "threads": ((*MADE_UP, "--concurrency", "4"), "concurrency is that of the calls that take map_s"),
+    "threads": ((*MADE_UP, "--concurrency", "4"), "concurrency needs map_s, the time of the calls"),
     "calls": ((*MADE_UP, "--map", "1ms", "--concurrency", "0"), "concurrency should be a positive integer"),
     "ranks": ((*MADE_UP, "--ranks", "0"), "ranks should be a positive integer"),
     "too many": ((*MADE_UP, "--ranks", "13"), "12 shards cannot be split over 13 ranks"),
@@ -124,6 +124,6 @@ def test_shards_without_an_index_are_told_to_need_one(
     (tmp_path / "a.tar").write_bytes(bytes(1024))
     assert main(["simulate", f"{tmp_path}/*.tar"]) == 2
     assert (
-        "how many samples are in 1 of the 1 shards: make one with asyncloader index"
+        "the number of samples of 1 of the 1 shards: make one with asyncloader index"
         in capsys.readouterr().err
     )

@@ -133,7 +133,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
             {"a/0.jpg": b"1", "a/0.JPG": b"2"},
             "'a/0.JPG' and 'a/0.jpg' are the same field 'jpg' of sample 'a/0'",
         ),
-        ({"a/.hidden": b""}, "no file below .* but for 1 that are hidden"),
+        ({"a/.hidden": b""}, "no file below .* except 1 hidden ones"),
     ],
 )
 def test_what_would_be_lost_is_refused(files: dict[str, bytes], message: str, tmp_path: Path) -> None:
@@ -217,9 +217,7 @@ def test_a_folder_of_files_that_is_named_as_one_of_shards_says_how_to_name_it(
 ) -> None:
     with pytest.raises(ValueError, match="is a shard by its suffix") as caught:
         al.convert(f"{pictures}/dog/", tmp_path / "out")
-    assert caught.value.__notes__ == [
-        "of a folder of files, give the name without '/' at its end, or format 'files'"
-    ]
+    assert caught.value.__notes__ == ["name a folder of files without '/' at its end, or with format='files'"]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +227,7 @@ def test_a_folder_of_files_that_is_named_as_one_of_shards_says_how_to_name_it(
         ({"index": "m.json"}, "index is for shards"),
         ({"block_size": 4}, "block_size is for shards"),
         ({"urls": ["{in}", "{in}"], "format": "files"}, "takes one folder, but got 2 names"),
-        ({"urls": "{in}/0.txt", "labels": True}, "labels are of a folder of files"),
+        ({"urls": "{in}/0.txt", "labels": True}, "labels are for a folder of files"),
         ({"urls": "{in}/nowhere", "format": "files"}, "there is no folder '.*/in/nowhere'"),
     ],
 )

@@ -80,7 +80,7 @@ def test_the_index_tells_the_counts_and_no_shard_is_read_to_be_counted(
     al.convert(source, tmp_path / "out", format=format, num_workers=0)
     noted = json.loads((tmp_path / "out/.convert/plan.json").read_text())
     # But for the one that is called empty, which nobody would read otherwise.
-    assert [number for number, *_ in noted["counted"]] == [1]
+    assert [*noted["counted"]] == ["1"]
 
 
 def test_blocks_of_tokens_are_samples(tmp_path: Path) -> None:

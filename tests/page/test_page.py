@@ -163,7 +163,7 @@ def test_what_a_terminal_would_obey_is_printed_as_text(
     [
         (["nowhere.json"], "No such file"),
         (["{page}"], "expected a file that DataLoader(trace=...) has written"),
-        (["{run}", "-o", "/nowhere/report.html"], "/nowhere is none; make it"),
+        (["{run}", "-o", "/nowhere/report.html"], "there is no /nowhere: make it"),
     ],
 )
 def test_a_bad_argument_is_told_in_a_line(
