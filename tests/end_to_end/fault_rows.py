@@ -255,7 +255,7 @@ ANSWERS = (
     Row(
         "`Content-Encoding: gzip`",
         staying(T.GzipEncoding),
-        "the server sent Content-Encoding gzip, although identity was requested",
+        "the server sent Content-Encoding gzip although identity was requested",
     ),
     Row("five redirects", redirects(5), DELIVERED),
     Row("six redirects", redirects(6), "the server redirects more than 5 times"),
