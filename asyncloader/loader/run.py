@@ -72,7 +72,7 @@ class Run:
     Attributes:
         batches_before: How many batches of the epoch were delivered before this pass.
         exhausted: Whether all its batches were delivered.
-        is_over: Whether no more batches come, whatever the reason.
+        is_over: Whether the pass has ended, for whatever reason.
         holds: If set, the cursor moves over a batch when the next one is requested. Called when a state is
             saved: whether the consumer has received that batch and not used it.
     """

@@ -64,7 +64,7 @@ class StreamKind:
         dataset: A stream, or an object that becomes the source of one.
 
     Attributes:
-        seen: What torch's constructor gets in the dataset's place, to tell map style from iterable style.
+        seen: What torch's constructor gets in the dataset's place, which shows it map or iterable style.
     """
 
     #: Whether torch's own loop reads the dataset, so that torch's methods hold.

@@ -16,10 +16,9 @@ from .topology import World
 #
 # Laws:
 #
-# * Under ``"ranks"`` each rank has an entry of its own, of its own lanes. What else there is, is the same
-#   for
-#   all ranks. So the union of all entries is the state of the whole epoch, of which every world takes its
-#   own lanes.
+# * Under ``"ranks"`` each rank has its own entry, of its own lanes. Everything else is the same for all
+#   ranks. So the union of all entries is the state of the whole epoch, and every world takes its lanes from
+#   it.
 # * No dict in it, and no list of dicts, could have other keys in a loader that a rank loads it into.
 #   ``torch.distributed.checkpoint`` saves such values key by key, and loads those keys alone that the loader
 #   has at that moment: half a description would look like a whole one. So the dataset is described in a text.
@@ -27,18 +26,18 @@ from .topology import World
 # Versions 1 and 2 called the dataset by another name; 1 had a turn instead of rows.
 _VERSION = 3
 
-# Enough to see a pattern in, such as every eighth, which is one machine's.
+# Ranks in a message: enough to see a pattern, such as every eighth, which is one machine's.
 _NAMED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """What a rank has to say.
+    """The state of one rank.
 
     Attributes:
         epoch: Which one it is in.
         rows: Of its lanes that have begun.
-        replicas: How many processes it was, each of which says the same.
+        replicas: How many processes it was; each of them has the same state.
         is_stopped: See ``Cursor``.
     """
 
@@ -50,7 +49,7 @@ class StatePart:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state, read and found to be one; see ``save_state``."""
+    """A state, read and checked; see ``save_state``."""
 
     recipe: Mapping[str, Any]
     world_size: int
@@ -58,19 +57,19 @@ class State:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it tells of all ranks, so that every world can take its lanes from it."""
+        """Whether it has all ranks, so that every world can take its lanes from it."""
         return len(self.parts) == self.world_size
 
     @property
     def lacking(self) -> list[int]:
-        """The ranks that it tells nothing of."""
+        """The ranks that are missing."""
         return [rank for rank in range(self.world_size) if rank not in self.parts]
 
     def joined(self, ranks: Iterable[int]) -> StatePart:
-        """What these ranks say together.
+        """The states of these ranks as one.
 
-        A rank may be at the untouched beginning of the next epoch while others are not through with this
-        one: then its lanes are done.
+        A rank may be at the beginning of the next epoch while others are still in this one: then its lanes
+        are done.
 
         Raises:
             ValueError: They are in different epochs otherwise.
@@ -100,7 +99,7 @@ def _name_epochs(parts: Mapping[int, StatePart]) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words, for messages; the first of very many."""
+    """Ranks in words, for messages; only the first of very many."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
@@ -147,8 +146,8 @@ def refuse_torchdatas(state: object) -> None:
     if isinstance(state, Mapping) and "_iterator_finished" in state:
         raise ValueError(
             "expected a state of asyncloader.DataLoader, but got one of torchdata's StatefulDataLoader, "
-            "which has another form: finish the epoch with that loader, and begin the next one with this, or "
-            "load nothing and begin the epoch anew"
+            "which has another format: finish the epoch with that loader, and begin the next one with this, "
+            "or load nothing and begin the epoch anew"
         )
 
 
@@ -156,7 +155,7 @@ def read_state(state: Any) -> State:
     """Read what ``write_state`` wrote.
 
     Raises:
-        ValueError: It is nothing of the kind, lacks entries, or was edited.
+        ValueError: It is not a state, lacks entries, or was edited.
     """
     if not isinstance(state, Mapping):
         raise ValueError(f"expected a dict made by state_dict(), but got {type(state).__name__}")
@@ -236,14 +235,14 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-# What a state need not have: saved before there was an index, it goes on with one, and is not held
-# against it. Saved with one, it wants it again.
+# What a state may lack: one that was saved without an index goes on with one, unchecked. One that was saved
+# with an index needs it again.
 _OPTIONAL = frozenset(("contents_sha256",))
 
-# By what shards were dealt to lanes: runs of samples, or whole ones by their sizes.
+# How shards were dealt to lanes: as runs of samples, or whole by their sizes.
 _DEALT = frozenset(("dealt", "sizes_sha256"))
 
-# What is not told of other shards.
+# Differences that are not named where the shards are others.
 _OF_SHARDS = _DEALT | {"shards", "contents_sha256"}
 
 
@@ -263,22 +262,22 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """One state of the states of all ranks, which goes on with any number of ranks that divides the lanes.
 
     It is their union: a few KB for each rank. Each loader takes from it what belongs to its own lanes, so
-    that every rank is given the same merged state. Where all ranks had taken as many steps, the batches that
-    are left come in the same global order, whatever the new number of ranks; else each once all the same.
+    every rank loads the same merged state. Where all ranks had taken equally many steps, the remaining
+    batches come in the same global order, whatever the new number of ranks; otherwise each still comes once.
 
     Args:
-        states: What ``state_dict()`` gave on each rank, in any order, saved at the same step. One that is
-            merged already counts for all of its ranks. Of ranks that are several processes
-            (``mesh=``) the state of one is enough, and those of all may be there.
+        states: What ``state_dict()`` returned on each rank, in any order, saved at the same step. A merged
+            state counts for all of its ranks. Where ranks are several processes (``mesh=``), the state of one
+            of them is enough, and those of all are accepted.
 
     Returns:
         A new dict of JSON values.
 
     Raises:
         ValueError: The states are of different datasets, world sizes or epochs; a rank is there twice, or
-            is lacking; processes of one rank tell different things; or one of them is no state of a stream. A
-            rank at the beginning of the next epoch goes with others that are not through with this one: it
-            has delivered all that it had.
+            is missing; processes of one rank differ; or one of them is not the state of a stream. A rank at
+            the beginning of the next epoch may be merged with others that are still in this one: it has
+            delivered all that it had.
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise ValueError(
@@ -311,7 +310,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not merged.is_whole:
         raise ValueError(
             f"expected the states of all {merged.world_size} ranks, but of {name_ranks(merged.lacking)} "
-            "there is none: what was delivered there would come again"
+            "there is none: what was delivered there would be repeated"
         )
     merged.joined(parts)
     return write_state(merged)
@@ -320,10 +319,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _check_again(
     before: Mapping[int, StatePart], parts: Mapping[int, StatePart], told: Mapping[int, int]
 ) -> None:
-    """Refuse ranks that have told more often than they have processes, or not the same.
+    """Check that no rank has more states than processes, and that those of one rank are equal.
 
     Raises:
-        ValueError: That is so.
+        ValueError: One has, or they differ.
     """
     doubled = [rank for rank, part in sorted(parts.items()) if told[rank] > part.replicas]
     if doubled:
@@ -350,8 +349,8 @@ def load_state(
         lanes: The rank's.
 
     Raises:
-        ValueError: The state is not one of ours, or was saved by another dataset, shard list or number of
-            lanes, or by one rank of another world; the message names each difference.
+        ValueError: It is not a state, or was saved with another dataset, shard list or number of lanes, or by
+            one rank of another world; the message names each difference.
     """
     saved = read_state(state)
     has_begun = any(part.rows for part in saved.parts.values())
@@ -388,7 +387,7 @@ def saved_recipe(state: Any) -> Mapping[str, Any]:
 
 
 def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> dict[str, Any]:
-    """What is said of a dataset and of its components, but for what has these names."""
+    """The description of a dataset and of its components, without the entries with such names."""
     told = {name: value for name, value in recipe.items() if not is_left_out(name)}
     if isinstance(parts := told.get("components"), list):
         told["components"] = [
@@ -401,12 +400,12 @@ def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> di
 
 
 def without_places(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A dataset without where its local shards lie, which is another place on other machines."""
+    """A description without the places of local shards, which differ on other machines."""
     return without(recipe, "places_sha256".__eq__)
 
 
 def _named_alike(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, Any]:
-    """What was saved, without places, and with the present names of shards that lie where they lay then."""
+    """What was saved, without places, and with the present names of shards that are in the same place."""
     alike = without_places(saved)
     if "urls_sha256" in mine and _place(saved) == _place(mine):
         alike["urls_sha256"] = mine["urls_sha256"]
@@ -445,16 +444,16 @@ def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], has_begun: b
 
 
 def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
-    """One entry of the dataset that is not as it was; digests in words, since nobody can compare them."""
+    """One entry of the description that has changed; digests in words, since their values say nothing."""
     if name == "contents_sha256":
         if name not in mine:
             return "index: the shards' index was known then and is not now; name it with index="
-        return "index: it tells of other contents of the shards than then; were they written anew?"
+        return "index: the contents of the shards differ from those in the state; were they written anew?"
     if name == "dealt":
         if name in mine:
             return (
-                "dealt: the lanes were dealt whole shards then, and runs of samples now, since the index "
-                "has become an index; finish this epoch without it, or as it was, and go on with it then"
+                "dealt: the lanes were dealt whole shards then, and runs of samples now, since the index has "
+                "the counts of all shards; finish this epoch without it, or as it was, and use it afterwards"
             )
         return "dealt: the lanes were cut by an index, which is not known now; name it with index="
     if name == "sizes_sha256" or (name == "components" and _differ_in_sizes(saved, mine)):

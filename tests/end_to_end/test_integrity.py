@@ -183,7 +183,7 @@ def test_shards_rewritten_under_their_names_refuse_the_old_state(tmp_path: Path)
     state = state_after(dataset_with(old, before))
     with pytest.raises(
         ValueError,
-        match=re.compile("saved by another loader.*index: it tells of other contents", re.DOTALL),
+        match=re.compile("saved by another loader.*index: the contents of the shards differ", re.DOTALL),
     ):
         al.DataLoader(dataset_with(old, after), 2).load_state_dict(state)
     resumed = al.DataLoader(dataset_with(old, before), 2)
