@@ -8,7 +8,7 @@ here, in as much of Thrift's compact protocol as they use.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,9 +22,9 @@ _INTEGERS = (_I16, _I32, _I64)
 # For structs that are skipped; Parquet's own are nested some five deep.
 _MOST_NESTED = 32
 
-Wanted: TypeAlias = "Mapping[int, Any]"
+Wanted: TypeAlias = dict[int, Any]
 """The wanted fields of a struct, by their numbers: ``int``, ``str``, ``bool`` (True if the field is there), a
-mapping for a struct within, or a list of one of these for a list."""
+dict for a struct within, or a list of ``str`` or a dict for a list of texts or structs."""
 
 _NAMES = {int: "a number", str: "a text", list: "a list", dict: "a struct"}
 
@@ -60,6 +60,8 @@ class Compact:
             kind = head & 15
             if (form := wanted.get(field)) is None:
                 self._skip(kind, depth)
+            elif form is int and kind in _INTEGERS:  # as most are
+                found[field] = self._zigzag()
             elif form is bool:
                 self._skip(kind, depth)
                 found[field] = True
@@ -69,8 +71,6 @@ class Compact:
 
     def _value(self, kind: int, form: Any, depth: int) -> Any:
         """A value of a type, as the protocol numbers types, which should have the form that is wanted."""
-        if form is int and kind in _INTEGERS:
-            return self._zigzag()
         if form is str and kind == _BINARY:
             size = self._varint()
             begin = self.at
@@ -79,7 +79,7 @@ class Compact:
         if isinstance(form, list) and kind == _LIST:
             count, inside = self._list_header()
             return [self._value(inside, form[0], depth) for _ in range(count)]
-        if isinstance(form, Mapping) and kind == _STRUCT:
+        if isinstance(form, dict) and kind == _STRUCT:
             return self.struct(form, depth + 1)
         name = _NAMES[form if isinstance(form, type) else type(form)]
         raise ThriftError(f"expected {name}, found type {kind}")
@@ -92,7 +92,10 @@ class Compact:
         elif kind == _BINARY:
             self._skip_bytes(self._varint())
         elif kind == _STRUCT:
-            self.struct({}, depth + 1)
+            while inside := self._byte():
+                if not inside >> 4:
+                    self._varint()
+                self._skip(inside & 15, depth + 1)
         elif kind in (_LIST, _SET):
             count, inside = self._list_header()
             self._skip_all(count, (inside,), depth)
