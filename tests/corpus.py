@@ -19,7 +19,7 @@ import torch
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.pipeline.dataset import dataset_of, recipe_of
+from asyncloader.pipeline.dataset import dataset_of, stages_of
 from asyncloader.pipeline.shards import Shards
 
 __all__ = ["Corpus", "deal_whole", "fingerprint", "in_turn", "keys_of", "write_corpus"]
@@ -97,7 +97,7 @@ def deal_whole(folder: Path) -> None:
 
 def in_turn(recipe: al.Dataset) -> al.Dataset:
     """Whole shards dealt to lanes in turn, as those of which nobody knows how large they are."""
-    source = recipe_of(recipe).source
+    source = stages_of(recipe).source
     assert isinstance(source, Shards)
     return dataset_of(source.whole())
 

@@ -17,7 +17,7 @@ from servers import S3Server, run_moto
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 from asyncloader.shards.catalog import BESIDE, Catalog, make_catalog
 from asyncloader.stores.store import NetworkPolicy
 
@@ -50,7 +50,7 @@ def bucket() -> Iterator[S3Server]:
 @pytest.mark.parametrize("root", ["s3://bucket/", "https://me:SENTINEL@h/", "/data/", ""])
 def test_a_range_of_a_million_shards_is_as_small_as_its_pattern(root: str) -> None:
     recipe = al.from_urls(f"{root}train-{{000000..999999}}.tar", index=None).shuffle(100)
-    assert recipe_of(recipe).source.urls[-1] == f"{root}train-999999.tar"  # type: ignore[attr-defined]
+    assert stages_of(recipe).source.urls[-1] == f"{root}train-999999.tar"  # type: ignore[attr-defined]
     assert "1000000 tar" in repr(recipe)
     assert len(cloudpickle.dumps(recipe)) < 10_000
 
@@ -124,7 +124,7 @@ def test_a_prefix_is_listed_once_and_spliced_in_at_its_place(bucket: S3Server, t
     (tmp_path / "asyncloader-index.json").unlink()
     names = ["s3://corpus/other/2.tar", "s3://corpus/train/", local]
     recipe = al.from_urls(names, storage_options=bucket.options)
-    assert recipe_of(recipe).source.urls == (  # type: ignore[attr-defined]
+    assert stages_of(recipe).source.urls == (  # type: ignore[attr-defined]
         "s3://corpus/other/2.tar",
         "s3://corpus/train/0.tar",
         "s3://corpus/train/b/1.tar",
@@ -217,7 +217,7 @@ def test_a_tilde_in_the_name_of_an_index_or_a_cache_is_the_home(
     found = catalog("~/s-{0..2}.tar", index="~/asyncloader-index.json")
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
     recipe = al.from_urls("s3://b/x.tar", cache_dir="~/cache")
-    assert recipe_of(recipe).source.access.cache.folder == f"{tmp_path}/cache"  # type: ignore[attr-defined]
+    assert stages_of(recipe).source.access.cache.folder == f"{tmp_path}/cache"  # type: ignore[attr-defined]
 
 
 def test_a_named_index_must_be_there_and_know_every_shard(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 from asyncloader.plan.topology import Topology
 
 
@@ -83,7 +83,7 @@ def test_integers_of_numpy_are_taken_everywhere_and_a_state_can_hold_them() -> N
         .repeat(three)
         .take(three)
     )
-    assert json.loads(json.dumps(recipe_of(recipe).describe())) == recipe_of(recipe).describe()
+    assert json.loads(json.dumps(stages_of(recipe).describe())) == stages_of(recipe).describe()
     assert len(recipe.head(three)) == 3
     loader = al.DataLoader(recipe, 2, lanes=three, prefetch_factor=three)
     loader.set_epoch(three)

@@ -12,7 +12,7 @@ from end_to_end.harness import python
 from servers import run_moto
 
 import asyncloader as al
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 
 
 def write(folder: Path, count: int = 4) -> list[Path]:
@@ -25,7 +25,7 @@ def write(folder: Path, count: int = 4) -> list[Path]:
 
 
 def names_of(urls: Any, **given: Any) -> list[str]:
-    return [os.path.basename(url) for url in recipe_of(al.from_urls(urls, **given)).source.urls]  # type: ignore[attr-defined]
+    return [os.path.basename(url) for url in stages_of(al.from_urls(urls, **given)).source.urls]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pattern", ["{}/", "file://{}/", "{}/*.tar", "{}/s-[0-9].tar", "{}/../*/**/s-*.tar"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asyncloader as al
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 from asyncloader.shards.names import check_names, check_prefix, formats_of
 from asyncloader.stores.urls import local_path
 
@@ -21,7 +21,7 @@ def touch(folder: Path, *names: str) -> None:
 
 
 def formats_found(urls: Any, **given: Any) -> list[str]:
-    return list(recipe_of(al.from_urls(urls, **given)).source.formats)  # type: ignore[attr-defined]
+    return list(stages_of(al.from_urls(urls, **given)).source.formats)  # type: ignore[attr-defined]
 
 
 def test_a_folder_of_several_formats_is_refused_with_a_glob_that_works(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_brace_of_the_name_itself_can_be_written(tmp_path: Path) -> None:
     touch(tmp_path, "{x-0.tar", "{x-1.tar")
     found = (f"{tmp_path}/{{x-0.tar", f"{tmp_path}/{{x-1.tar")
     for name in (f"{tmp_path}/[{{]x-{{0..1}}.tar", f"{tmp_path}/[{{]*.tar"):
-        assert recipe_of(al.from_urls(name)).source.urls == found  # type: ignore[attr-defined]
-    (named,) = recipe_of(al.from_urls(f"file://{tmp_path}/%7Bx-0.tar")).source.urls  # type: ignore[attr-defined]
+        assert stages_of(al.from_urls(name)).source.urls == found  # type: ignore[attr-defined]
+    (named,) = stages_of(al.from_urls(f"file://{tmp_path}/%7Bx-0.tar")).source.urls  # type: ignore[attr-defined]
     assert local_path(named) == found[0]
 
 

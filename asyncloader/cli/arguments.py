@@ -186,7 +186,7 @@ def open_dataset(asked: argparse.Namespace, **options: Any) -> Dataset:
         ValueError: A wrong option, or columns that are not a list of names.
         OSError: A listing or an index cannot be read.
     """
-    return opening.open_recipe(
+    return opening.open_dataset(
         asked.urls, asked.format, columns=columns_of(asked), **_given(asked), **options
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from time import time
 
 from ..observe.audit import AuditedSource, Begin, Contents, Recording, write_contents
-from ..pipeline.components import Composed, Recipe
+from ..pipeline.components import Composed, Stages
 from ..pipeline.filter import Filter, FilterBatches
 from ..pipeline.mixture import Mixture
 from ..pipeline.op import shown
@@ -31,7 +31,7 @@ def open_recording(options: StreamOptions, cursor: Cursor) -> Recording:
     Raises:
         ValueError: The folder or a file in it cannot be made or written.
     """
-    recipe, world = options.recipe, options.world
+    stages, world = options.stages, options.world
     assert options.audit is not None
     place = expand_home(os.fspath(options.audit))
     # The digest omits what may change between two runs: what an index adds, sizes of shards, their place.
@@ -54,7 +54,7 @@ def open_recording(options: StreamOptions, cursor: Cursor) -> Recording:
         contents_path = os.path.join(place, f"{name}.json")
         # The same on all ranks, so one of them writes it, and not anew after a restart.
         if world.rank == 0 and not os.path.exists(contents_path):
-            write_contents(contents_path, Contents(options.described, [*_parts_of(recipe, (), "", 1)]))
+            write_contents(contents_path, Contents(options.described, [*_parts_of(stages, (), "", 1)]))
         return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
     except OSError as error:
         raise ValueError(
@@ -65,18 +65,18 @@ def open_recording(options: StreamOptions, cursor: Cursor) -> Recording:
 
 
 def _parts_of(
-    recipe: Recipe, component: tuple[int, ...], name: str, outer: int | None
+    stages: Stages, component: tuple[int, ...], name: str, outer: int | None
 ) -> Iterator[AuditedSource]:
     """The sources that samples are recorded of, with how often each of them comes."""
     repetitions = outer
-    for op in recipe.ops:
+    for op in stages.ops:
         if isinstance(op, Repeat):
             repetitions = None if op.times is None or repetitions is None else repetitions * op.times
-    source = recipe.source
+    source = stages.source
     if isinstance(source, Composed):
         if isinstance(source, Mixture) and source.stop == "repeat":
             repetitions = None
-        for number, (inner, part) in enumerate(zip(source.names, source.recipes, strict=True)):
+        for number, (inner, part) in enumerate(zip(source.names, source.parts, strict=True)):
             yield from _parts_of(part, (*component, number), f"{name}/{inner}".lstrip("/"), repetitions)
             if isinstance(source, Zipped):
                 return  # each of the others goes with the sample of the first that it was put together with
@@ -92,7 +92,7 @@ def _reasons(options: StreamOptions, epoch: int) -> tuple[list[str], list[str]]:
     """Why a sample may be missing: operators that record each one, and operators and sources that do not."""
     named = ["drop_last"] if options.described.get("drop_last") else []
     unnamed = ["on_error=SkipErrors(...)"] if options.skips is not None else []
-    for part in _followed(options.recipe):
+    for part in _followed(options.stages):
         source = part.source
         named += [shown(op) for op in part.ops if isinstance(op, Filter | FilterBatches)]
         unnamed += [shown(op) for op in part.ops if isinstance(op, Take)]
@@ -105,10 +105,10 @@ def _reasons(options: StreamOptions, epoch: int) -> tuple[list[str], list[str]]:
     return named, unnamed
 
 
-def _followed(recipe: Recipe) -> Iterator[Recipe]:
+def _followed(stages: Stages) -> Iterator[Stages]:
     """The dataset, and the components whose samples are followed."""
-    source = recipe.source
+    source = stages.source
     if isinstance(source, Composed):
-        for part in source.recipes[:1] if isinstance(source, Zipped) else source.recipes:
+        for part in source.parts[:1] if isinstance(source, Zipped) else source.parts:
             yield from _followed(part)
-    yield recipe
+    yield stages

@@ -163,8 +163,8 @@ class WorkerLanes:
         if not turns:
             return []
         (lane, row), job = turns[0], self._job
-        deal = Deal((lane,), job.lane_count, job.epoch, job.recipe.order_seed)
-        return places_of(job.recipe, row.position, deal)
+        deal = Deal((lane,), job.lane_count, job.epoch, job.stages.order_seed)
+        return places_of(job.stages, row.position, deal)
 
 
 def _named(places: list[Place]) -> str:

@@ -17,7 +17,7 @@ from torch.utils.data import DistributedSampler, RandomSampler, SequentialSample
 from ..flow.process import usable_processors
 from ..observe.report import Setup
 from ..pipeline.batching import Batching, FixedSize, Single
-from ..pipeline.components import Recipe, leaves_of
+from ..pipeline.components import Stages, leaves_of
 from ..pipeline.map import AsyncMap
 from ..pipeline.op import shown
 from ..pipeline.shards import Shards
@@ -52,7 +52,7 @@ class StreamOptions:
     A loader's attributes may change between two passes, as torch lets them.
 
     Attributes:
-        recipe: What is read.
+        stages: What is read.
         world: The rank that it is read for.
         lane_count: Lanes of all ranks together.
         batching: What makes batches.
@@ -65,7 +65,7 @@ class StreamOptions:
     The others are attributes of ``DataLoader``.
     """
 
-    recipe: Recipe
+    stages: Stages
     world: World
     lane_count: int
     batching: Batching
@@ -89,7 +89,7 @@ class StreamOptions:
     worker_init_fn: Callable[[int], object] | None
 
     @classmethod
-    def of(cls, loader: DataLoader[Any], recipe: Recipe, world: World, lane_count: int) -> StreamOptions:
+    def of(cls, loader: DataLoader[Any], stages: Stages, world: World, lane_count: int) -> StreamOptions:
         """The options of a loader as its attributes are now.
 
         Raises:
@@ -104,7 +104,7 @@ class StreamOptions:
         if skips is not None and world.replica:
             skips = replace(skips, dead_letters=None)  # all replicas skip the same: the first writes it down
         return cls(
-            recipe,
+            stages,
             world,
             lane_count,
             batching,
@@ -124,11 +124,11 @@ class StreamOptions:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What a saved state and a loader must agree on."""
-        return {**self.recipe.describe(), **self.batching.describe(), "lanes": self.lane_count}
+        return {**self.stages.describe(), **self.batching.describe(), "lanes": self.lane_count}
 
     def deal(self, lanes: Iterable[int], epoch: int) -> Deal:
         """These lanes in an epoch."""
-        return Deal(tuple(lanes), self.lane_count, epoch, self.recipe.order_seed)
+        return Deal(tuple(lanes), self.lane_count, epoch, self.stages.order_seed)
 
     def digest(self, is_left_out: Callable[[str], bool]) -> str:
         """A digest of ``described`` without the entries with such names: 16 hexadecimal digits."""
@@ -137,8 +137,8 @@ class StreamOptions:
 
     def setup(self) -> Setup:
         """What advice on a pass depends on."""
-        shards = [source for source in leaves_of(self.recipe) if isinstance(source, Shards)]
-        ops = self.recipe.all_ops
+        shards = [source for source in leaves_of(self.stages) if isinstance(source, Shards)]
+        ops = self.stages.all_ops
         return Setup(
             num_workers=self.num_workers,
             in_order=self.in_order,

@@ -12,7 +12,7 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from ..errors import RanksError
-from ..pipeline.components import Composed, Recipe, innermost, is_endless, leaves_of
+from ..pipeline.components import Composed, Stages, innermost, is_endless, leaves_of
 from ..pipeline.shards import Shards, Unit
 from ..pipeline.take import Repeat, Take
 from ..pipeline.zipped import Zipped
@@ -93,24 +93,24 @@ class EpochLengths:
 
     def _unread_shards(self, cursor: Cursor) -> int | None:
         """How many shards of the rank are not read to their ends; None where that is not known."""
-        recipe, source = self.options.recipe, self.options.recipe.source
-        if not isinstance(source, Shards) or any(isinstance(op, Repeat) for op in recipe.ops):
+        stages, source = self.options.stages, self.options.stages.source
+        if not isinstance(source, Shards) or any(isinstance(op, Repeat) for op in stages.ops):
             return None
         rows = ((lane, cursor.rows.get(lane, Row())) for lane in cursor.lanes)
         return sum(
-            source.count_unread(*innermost(recipe, row.position, self.options.deal([lane], cursor.epoch)))
+            source.count_unread(*innermost(stages, row.position, self.options.deal([lane], cursor.epoch)))
             for lane, row in rows
             if not row.done
         )
 
     def _of_lanes(self, epoch: int) -> list[float]:
         lanes = rank_lanes(self.options.lane_count, self.options.world)
-        return self.options.recipe.count_samples(self.options.deal(lanes, epoch))
+        return self.options.stages.count_samples(self.options.deal(lanes, epoch))
 
 
-def if_empty_of(recipe: Recipe) -> str | None:
+def if_empty_of(stages: Stages) -> str | None:
     """The warning of an epoch without a batch, if the user may be mistaken about it."""
-    shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
+    shards = [source for source in leaves_of(stages) if isinstance(source, Shards)]
     filters = {str(source.selection.filters) for source in shards if source.selection.filters is not None}
     if not filters:
         return None
@@ -142,13 +142,13 @@ def check_shares(options: StreamOptions, epoch: int) -> None:
     Raises:
         RanksError: The shares of ranks differ by more than 2 %, or are not known.
     """
-    recipe, world = options.recipe, options.world
-    leaves = [leaf for leaf in leaves_of(recipe) if isinstance(leaf, Shards)]
-    if world.size == 1 or len(leaves) < len(leaves_of(recipe)) or is_endless(recipe):
+    stages, world = options.stages, options.world
+    leaves = [leaf for leaf in leaves_of(stages) if isinstance(leaf, Shards)]
+    if world.size == 1 or len(leaves) < len(leaves_of(stages)) or is_endless(stages):
         return
-    if any(isinstance(op, Take) for op in recipe.ops):
+    if any(isinstance(op, Take) for op in stages.ops):
         return
-    found = _weigh(recipe, options.deal(range(options.lane_count), epoch))
+    found = _weigh(stages, options.deal(range(options.lane_count), epoch))
     count = sum(len(leaf.urls) for leaf in leaves)
     if found is None:
         why = (
@@ -174,41 +174,41 @@ def check_shares(options: StreamOptions, epoch: int) -> None:
     )
 
 
-def dealt_as(recipe: Recipe, described: Mapping[str, Any]) -> Recipe:
+def dealt_as(stages: Stages, described: Mapping[str, Any]) -> Stages:
     """The dataset, with whole shards dealt as a state says that they were: by their sizes, or in turn.
 
     Args:
-        recipe: As it was made.
+        stages: As it was made.
         described: What the state says of its dataset, if it is this one.
     """
-    source = recipe.source
+    source = stages.source
     if isinstance(source, Shards):
-        return replace(recipe, source=source.dealt_as(described))
+        return replace(stages, source=source.dealt_as(described))
     told = described.get("components")
-    if isinstance(source, Composed) and isinstance(told, list) and len(told) == len(source.recipes):
-        pairs: Any = zip(source.recipes, told, strict=True)
-        recipes = tuple(dealt_as(part, of if isinstance(of, Mapping) else {}) for part, of in pairs)
-        return replace(recipe, source=replace(source, recipes=recipes))
-    return recipe
+    if isinstance(source, Composed) and isinstance(told, list) and len(told) == len(source.parts):
+        pairs: Any = zip(source.parts, told, strict=True)
+        parts = tuple(dealt_as(part, of if isinstance(of, Mapping) else {}) for part, of in pairs)
+        return replace(stages, source=replace(source, parts=parts))
+    return stages
 
 
-def _weigh(recipe: Recipe, deal: Deal) -> tuple[Sequence[float], Unit] | None:
+def _weigh(stages: Stages, deal: Deal) -> tuple[Sequence[float], Unit] | None:
     """How much each lane is dealt, and in which unit; None where that is not known."""
     try:
-        return recipe.count_samples(deal), "samples"
+        return stages.count_samples(deal), "samples"
     except UnknownCount:
         units: tuple[Unit, ...] = ("samples", "bytes")
-        weighed = ((_weigh_sources(recipe, deal, unit), unit) for unit in units)
+        weighed = ((_weigh_sources(stages, deal, unit), unit) for unit in units)
         return next(((lanes, unit) for lanes, unit in weighed if lanes is not None), None)
 
 
-def _weigh_sources(recipe: Recipe, deal: Deal, unit: Unit) -> list[float] | None:
+def _weigh_sources(stages: Stages, deal: Deal, unit: Unit) -> list[float] | None:
     """How much of its shards each lane is dealt, before operators change it."""
-    source = recipe.source
+    source = stages.source
     if isinstance(source, Shards):
         return source.weigh_lanes(deal, unit)
     assert isinstance(source, Composed), "check_shares accepts other sources without weighing them"
-    parts = source.recipes[:1] if isinstance(source, Zipped) else source.recipes
+    parts = source.parts[:1] if isinstance(source, Zipped) else source.parts
     weighed = [_weigh_sources(part, source.deal_of(nth, deal), unit) for nth, part in enumerate(parts)]
     known = [lanes for lanes in weighed if lanes is not None]
     return [sum(lane) for lane in zip(*known, strict=True)] if len(known) == len(weighed) else None

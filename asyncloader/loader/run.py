@@ -384,7 +384,7 @@ def stream_in_thread(
         stack: Closes what is started here.
     """
     keep_freed_pages()
-    if job.recipe.runs_on_threads:
+    if job.stages.runs_on_threads:
         share_arenas()
     batch_bytes = share_memory(options.memory_bytes, pins=False).batch_bytes
     least = max(batch_bytes // (options.prefetch_factor or BATCHES_AHEAD), 1)

@@ -17,12 +17,12 @@ from ..observe.report import ProgressBar, Report, judge
 from ..observe.statistics import Meter, Statistics
 from ..pipeline.batching import Batching
 from ..pipeline.components import counted_names, leaves_of
-from ..pipeline.dataset import AsyncIterableDataset, Dataset, from_iterable, recipe_of
+from ..pipeline.dataset import AsyncIterableDataset, Dataset, from_iterable, stages_of
 from ..pipeline.shards import Shards
 from ..pipeline.skips import skipped_in
 from ..pipeline.stream import LanesJob
 from ..plan.lanes import Cursor, check_ranks, choose_lanes, name_world_sizes, rank_lanes
-from ..plan.states import load_state, save_state, saved_recipe
+from ..plan.states import load_state, save_state, saved_dataset
 from ..plan.topology import share_memory
 from ..quantity import as_whole
 from ..stores.local import check_there
@@ -72,9 +72,9 @@ class StreamKind:
 
     def __init__(self, dataset: Streamed) -> None:
         self.seen = _Stream()
-        self._made = recipe_of(dataset if isinstance(dataset, Dataset) else from_iterable(dataset))
+        self._made = stages_of(dataset if isinstance(dataset, Dataset) else from_iterable(dataset))
         #: The same, with shards dealt as in the epoch that a loaded state was saved in.
-        self._recipe = self._made
+        self._stages = self._made
         #: Both held here, so that they serve all epochs.
         self._forkserver: ForkServer | None = None
         self._bench: Bench | None = None
@@ -105,7 +105,7 @@ class StreamKind:
         self._world = world_of(loader)
         check_replicas(loader, self._world)
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
-        source = self._recipe.source
+        source = self._stages.source
         if source.most_lanes is not None:
             of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
             check_ranks(source.most_lanes, self._world, of)
@@ -113,7 +113,7 @@ class StreamKind:
         if loader.workers is not None:
             self._bench = Bench(loader.workers, loader.persistent_workers)
         elif loader.num_workers:
-            self._forkserver = start_server(self._recipe, loader.collate_fn, loader.worker_init_fn)
+            self._forkserver = start_server(self._stages, loader.collate_fn, loader.worker_init_fn)
 
     # --- iterating ---
 
@@ -136,7 +136,7 @@ class StreamKind:
             counters = meter_maker(loader, self._world, setup, self._traces)(
                 passes=self._passes.begun + 1,
                 epoch=cursor.epoch,
-                components=counted_names(self._recipe.source),
+                components=counted_names(self._stages.source),
                 bar=bar,
                 earlier=None if latest is None else latest.counters,
             )
@@ -169,7 +169,7 @@ class StreamKind:
                 timeout_s=float(options.timeout) or None,
                 describe_wait=lanes.describe_wait,
                 left_at_ends=notes.left_at_ends,
-                if_empty=if_empty_of(self._recipe),
+                if_empty=if_empty_of(self._stages),
                 recording=recording,
             )
         self._passes.began(run)
@@ -234,15 +234,15 @@ class StreamKind:
     def load_state_dict(self, loader: DataLoader[Any], state: Mapping[str, Any]) -> None:
         """Go on from ``state`` with the next pass."""
         if state == {}:
-            self._recipe = self._made
+            self._stages = self._made
             return self._passes.go_to(Cursor(0, rank_lanes(self._lane_count, self._world)))
-        lanes, saved = self._lane_count, saved_recipe(state)
+        lanes, saved = self._lane_count, saved_dataset(state)
         if loader.lanes is None and isinstance(saved.get("lanes"), int):
             lanes = choose_lanes(saved["lanes"], self._world, loader.num_workers)
         options = StreamOptions.of(loader, dealt_as(self._made, saved), self._world, lanes)
         # Nothing is taken over before the whole state was checked: a refused one changes nothing.
         cursor = load_state(state, options.described, self._world, rank_lanes(lanes, self._world))
-        self._lane_count, self._recipe = lanes, options.recipe
+        self._lane_count, self._stages = lanes, options.stages
         if cursor.is_stopped and policy_of(options) in ("stop", "raise"):
             # These ranks do without what was left then.
             cursor = Cursor(cursor.epoch + 1, cursor.lanes)
@@ -252,7 +252,7 @@ class StreamKind:
 
     def describe(self, loader: DataLoader[Any]) -> list[str]:
         """What the loader's repr says beside dataset, batch size and workers."""
-        seed = self._recipe.order_seed
+        seed = self._stages.order_seed
         described = [f"lanes={self._lane_count}", str(self._world)]
         return described if seed is None else [*described, f"seed={seed}"]
 
@@ -271,7 +271,7 @@ class StreamKind:
     # --- the parts ---
 
     def _options(self, loader: DataLoader[Any]) -> StreamOptions:
-        return StreamOptions.of(loader, self._recipe, self._world, self._lane_count)
+        return StreamOptions.of(loader, self._stages, self._world, self._lane_count)
 
     def _look(self, options: StreamOptions) -> None:
         """Check once that local shards exist, before workers start, which takes longer.
@@ -279,7 +279,7 @@ class StreamKind:
         Ray's actors may be on machines with other disks, and what may be skipped may be missing.
         """
         if not self._has_looked and not options.on_cluster and options.skips is None:
-            for source in leaves_of(self._recipe):
+            for source in leaves_of(self._stages):
                 if isinstance(source, Shards):
                     try:
                         check_there(source.urls)
@@ -318,7 +318,7 @@ class StreamKind:
 def _job(options: StreamOptions, cursor: Cursor) -> LanesJob:
     pins = options.pin_memory or options.device is not None
     return LanesJob(
-        recipe=options.recipe,
+        stages=options.stages,
         turns=tuple(cursor.turns()),
         lane_count=options.lane_count,
         world=options.world,

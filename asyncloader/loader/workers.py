@@ -19,7 +19,7 @@ from ..flow.engine import Engine
 from ..flow.process import keep_freed_pages, share_arenas
 from ..observe.statistics import Meter
 from ..observe.stopwatch import Stopwatch
-from ..pipeline.components import Recipe, leaves_of
+from ..pipeline.components import Stages, leaves_of
 from ..pipeline.shards import Shards
 from ..pipeline.stream import Collated, LanesJob, Note, Turns, read_lanes
 from ..plan.lanes import worker_lanes
@@ -56,15 +56,15 @@ _ALWAYS = (
 _WITH_TORCH = ("torch", f"{_PACKAGE}.torch_compat.worker_info", f"{_PACKAGE}.collate.default")
 
 
-def start_server(recipe: Recipe, *functions: Any) -> ForkServer:
+def start_server(stages: Stages, *functions: Any) -> ForkServer:
     """The process that workers will come from, started early since that takes a while.
 
     Args:
-        recipe: What to stream.
+        stages: What to stream.
         functions: ``collate_fn``, ``worker_init_fn`` and other functions of the user's.
     """
     server = ForkServer.shared()
-    server.preload(expected_modules(recipe, *functions))
+    server.preload(expected_modules(stages, *functions))
     return server
 
 
@@ -84,16 +84,16 @@ def modules_to_preload(sent: Collection[str], collate_fn: Callable[[Any], Any]) 
     return [*(_WITH_TORCH if needs_torch else ()), *_ALWAYS, *ours]
 
 
-def expected_modules(recipe: Recipe, *functions: Any) -> list[str]:
+def expected_modules(stages: Stages, *functions: Any) -> list[str]:
     """The same, before there is a job: judged by functions and operators, not by what is read."""
     clients: list[str] = []
-    for source in leaves_of(recipe):
+    for source in leaves_of(stages):
         if not isinstance(source, Shards):
             return [*_WITH_TORCH, *_ALWAYS]
         # By the first shard: the others are in the same store, or the workers import what they need.
         clients += [f"{_PACKAGE}.stores.{scheme_of(url).client}" for url in source.urls[:1]]
     try:
-        _, _, sent = by_value.dumps_with_modules((*recipe.all_ops, *functions))
+        _, _, sent = by_value.dumps_with_modules((*stages.all_ops, *functions))
     except Exception:  # raised when workers are started, and not before
         sent = set()
     return [*clients, *modules_to_preload(sent, functions[0])]
@@ -214,7 +214,7 @@ def stream_in_workers(
         for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
     ]
     order = InTurn(job.rotation(), posts) if options.in_order else AsDone(posts)
-    return Fleet(posts, order, notes, pool.close, awaits_ends=job.recipe.has_context)
+    return Fleet(posts, order, notes, pool.close, awaits_ends=job.stages.has_context)
 
 
 def _open_pool(
@@ -230,7 +230,7 @@ def _open_pool(
     for_any: dict[str, Any] = {
         "prefetch": options.prefetch_factor or 1,
         "prefetch_bytes": batch_bytes,
-        "grace_s": _CONTEXT_GRACE_S if job.recipe.has_context else None,
+        "grace_s": _CONTEXT_GRACE_S if job.stages.has_context else None,
         "shared": (pickled, buffers),
     }
     if on_ray is not None:
@@ -268,14 +268,14 @@ def _pickled(
 def _note_unpicklable(job: LanesJob, setting: WorkerSetting, error: Exception) -> None:
     """Add to ``error`` which part of the dataset cannot be sent to a worker, if that is the cause."""
     parts: list[tuple[str, object]] = []
-    for source in leaves_of(job.recipe):
+    for source in leaves_of(job.stages):
         if isinstance(source, Shards):  # URLs and numbers always pickle
             access = source.access
             parts += [(f"storage_options[{name!r}]", value) for name, value in access.options.items()]
             parts += [("renew", access.renew)]
         else:
             parts += [("the source", source)]
-    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.recipe.all_ops]
+    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.stages.all_ops]
     parts += [("collate_fn", job.collate_fn), ("worker_init_fn", setting.init_fn)]
     for name, part in parts:
         try:
@@ -310,14 +310,14 @@ class _WorkerJob:
         batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine, stopwatch)
         if setting.clock_s is not None and job.is_traced:
             batches = _by_clock(batches, time() - perf_counter() - setting.clock_s)
-        return _TimedBatches(batches, stopwatch, engine.stop if job.recipe.has_context else None)
+        return _TimedBatches(batches, stopwatch, engine.stop if job.stages.has_context else None)
 
 
 def _worker_batches(
     job: LanesJob, worker: int, setting: WorkerSetting, engine: Engine, stopwatch: Stopwatch
 ) -> Collated:
     setting.program.apply()
-    if job.recipe.runs_on_threads:
+    if job.stages.runs_on_threads:
         share_arenas()
     seed = seed_worker(worker, setting.base_seed)
     world = job.world
@@ -325,7 +325,7 @@ def _worker_batches(
     def enter() -> None:
         from ..torch_compat.worker_info import enter_worker
 
-        enter_worker(worker, setting.num_workers, seed, job.recipe, world.rank, world.size)
+        enter_worker(worker, setting.num_workers, seed, job.stages, world.rank, world.size)
 
     when_torch_is_here(enter)
     if setting.init_fn is not None:

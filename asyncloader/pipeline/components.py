@@ -35,7 +35,7 @@ _REPETITION_BITS = 20
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Stages:
     """What a ``Dataset`` describes: a source, and the operators applied to its samples, in order.
 
     Frozen, and without I/O until it is opened; it pickles if the user's functions do.
@@ -70,7 +70,7 @@ class Recipe:
     @property
     def all_ops(self) -> tuple[Op, ...]:
         """Its operators, after those of all components."""
-        return (*chain.from_iterable(recipe.all_ops for recipe in components_of(self.source)), *self.ops)
+        return (*chain.from_iterable(stages.all_ops for stages in components_of(self.source)), *self.ops)
 
     @property
     def has_context(self) -> bool:
@@ -111,7 +111,7 @@ class Composed:
     """A source made of several components; see ``Source``."""
 
     names: tuple[str, ...]
-    recipes: tuple[Recipe, ...]
+    parts: tuple[Stages, ...]
 
     kind: ClassVar[str]
     is_counted: ClassVar[bool] = True
@@ -146,9 +146,7 @@ class Composed:
 
     def counts_of(self, deal: Deal) -> list[list[float]]:
         """For each component how many samples each lane has of it; raises ``UnknownCount``."""
-        return [
-            recipe.count_samples(self.deal_of(number, deal)) for number, recipe in enumerate(self.recipes)
-        ]
+        return [stages.count_samples(self.deal_of(number, deal)) for number, stages in enumerate(self.parts)]
 
     def deal_of(self, number: int, deal: Deal) -> Deal:
         """The lanes of a component in those of the whole."""
@@ -168,7 +166,7 @@ class Composed:
         return [
             place
             for number, inside in self.positions_of(position).items()
-            for place in places_of(self.recipes[number], inside, self.deal_of(number, deal))
+            for place in places_of(self.parts[number], inside, self.deal_of(number, deal))
         ]
 
     def positions_of(self, position: Position) -> dict[int, Position]:
@@ -179,7 +177,7 @@ class Composed:
 
     def describe(self) -> Mapping[str, Any]:
         components = [
-            {"name": name, **recipe.describe()} for name, recipe in zip(self.names, self.recipes, strict=True)
+            {"name": name, **stages.describe()} for name, stages in zip(self.names, self.parts, strict=True)
         ]
         return {"source": self.kind, "components": components}
 
@@ -192,15 +190,15 @@ class Composed:
     def most_lanes(self) -> int | None:
         """The sum of those of the components; None if one of them is unknown."""
         counts = [count for count in self.lane_counts() if count is not None]
-        return sum(counts) if len(counts) == len(self.recipes) else None
+        return sum(counts) if len(counts) == len(self.parts) else None
 
     def lane_counts(self) -> list[int | None]:
         """How many lanes can have something of each component, None if that is not known."""
-        return [recipe.source.most_lanes for recipe in self.recipes]
+        return [stages.source.most_lanes for stages in self.parts]
 
     def endless(self) -> list[bool]:
         """Which components never end."""
-        return [is_endless(recipe) for recipe in self.recipes]
+        return [is_endless(stages) for stages in self.parts]
 
     @property
     def is_endless(self) -> bool:
@@ -209,11 +207,11 @@ class Composed:
 
     def _order_seed(self, number: int, outer: int | None) -> int | None:
         """A component without a ``.shuffle`` of its own has its shards permuted by one after the mixture."""
-        own = self.recipes[number].order_seed
+        own = self.parts[number].order_seed
         return outer if own is None else own
 
     def __repr__(self) -> str:
-        shown = [f"{name}={recipe!r}" for name, recipe in zip(self.names, self.recipes, strict=True)]
+        shown = [f"{name}={stages!r}" for name, stages in zip(self.names, self.parts, strict=True)]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -223,31 +221,31 @@ def of_component(number: int, provenance: Provenance) -> Provenance:
     return provenance._replace(origins=origins)
 
 
-def is_endless(recipe: Recipe) -> bool:
+def is_endless(stages: Stages) -> bool:
     """Whether the samples are known to be endless."""
-    endless = isinstance(recipe.source, Composed) and recipe.source.is_endless
-    for op in recipe.ops:
+    endless = isinstance(stages.source, Composed) and stages.source.is_endless
+    for op in stages.ops:
         endless = (endless or op == Repeat(None)) and not isinstance(op, Take)
     return endless
 
 
-def components_of(source: object) -> tuple[Recipe, ...]:
+def components_of(source: object) -> tuple[Stages, ...]:
     """What a source is made of; nothing for a source that is not composed."""
-    return source.recipes if isinstance(source, Composed) else ()
+    return source.parts if isinstance(source, Composed) else ()
 
 
-def places_of(recipe: Recipe, position: Position, deal: Deal) -> list[Place]:
+def places_of(stages: Stages, position: Position, deal: Deal) -> list[Place]:
     """The samples at which the one lane of ``deal`` continues when it is opened at ``position``.
 
     With several components, one of each; none at the end.
     """
-    return recipe.source.places_at(*innermost(recipe, position, deal))
+    return stages.source.places_at(*innermost(stages, position, deal))
 
 
-def innermost(recipe: Recipe, position: Position, deal: Deal) -> tuple[Position, Deal]:
+def innermost(stages: Stages, position: Position, deal: Deal) -> tuple[Position, Deal]:
     """The position of the source, and the lane in the repetition that it is in."""
     # An operator's position contains that of the stage before it; the source's is innermost.
-    repeats = [op.times or 1 for op in recipe.ops if isinstance(op, Repeat)]
+    repeats = [op.times or 1 for op in stages.ops if isinstance(op, Repeat)]
     while "from" in position and not position.keys() & {"shard", "component"}:
         if "repetition" in position:
             times = repeats.pop() if repeats else 1 << _REPETITION_BITS
@@ -256,10 +254,10 @@ def innermost(recipe: Recipe, position: Position, deal: Deal) -> tuple[Position,
     return position, deal
 
 
-def leaves_of(recipe: Recipe) -> list[Source]:
+def leaves_of(stages: Stages) -> list[Source]:
     """The sources that are not made of others."""
-    inner = components_of(recipe.source)
-    return [source for part in inner for source in leaves_of(part)] if inner else [recipe.source]
+    inner = components_of(stages.source)
+    return [source for part in inner for source in leaves_of(part)] if inner else [stages.source]
 
 
 def counted_names(source: object) -> tuple[str, ...]:
@@ -355,7 +353,7 @@ class Feed:
             lane = lane.repeated(repeated(lane.repetition, self.repetition))
             # A position in the repetition before is no longer of use.
             start = start.get("from", START) if start.get("repetition") == self.repetition else START
-        with closing(self._source.recipes[self._number].open(start, lane)) as blocks:
+        with closing(self._source.parts[self._number].open(start, lane)) as blocks:
             for block in blocks:
                 if self._begins_anew:
                     block = block.follow(NestedTrail(block.trail, {"repetition": self.repetition}))
@@ -402,7 +400,7 @@ class Concat(Composed):
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         first: int = start.get("component", 0)
-        for number in range(first, len(self.recipes)):
+        for number in range(first, len(self.parts)):
             saved = start.get("from") if number == first else None
             with closing(Feed(self, number, lane, 1.0, saved)) as feed:
                 while feed.pull():

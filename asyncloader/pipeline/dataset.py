@@ -18,7 +18,7 @@ from ..formats.fields import decode_sample, handlers_with
 from ..plan.mixing import EpochWeights, Stop, Weights
 from ..plan.topology import Topology
 from ..quantity import as_count, as_whole
-from .components import Composed, Concat, Recipe
+from .components import Composed, Concat, Stages
 from .filter import Filter, FilterBatches, Rename, Select
 from .lane import START, Lane, Services
 from .map import AsyncMap, Map, MapBatches
@@ -46,17 +46,17 @@ class Dataset:
     It pickles if the functions given to it do. Workers get it by cloudpickle, so lambdas work.
     """
 
-    _recipe: Recipe
+    _stages: Stages
 
     def __post_init__(self) -> None:
-        if not isinstance(self._recipe, Recipe):
+        if not isinstance(self._stages, Stages):
             raise TypeError(
                 "a dataset is made by from_urls, from_iterable and similar functions, not by "
                 "al.Dataset(...); give map-style data of your own to DataLoader as it is"
             )
 
     def __repr__(self) -> str:
-        return repr(self._recipe)
+        return repr(self._stages)
 
     def map(
         self, fn: Callable[..., Any], *, concurrency: int = 1, context: MakeContext | None = None
@@ -278,9 +278,9 @@ class Dataset:
         samples: list[Any] = []
         with Engine() as engine:
             budget = Budget(_HEAD_READ_BYTES, [0])
-            order_seed = self._recipe.order_seed
+            order_seed = self._stages.order_seed
             lane = Lane(Topology(), Services(engine, _HEAD_READ_BYTES), budget, order_seed, singly=True)
-            with closing(self._recipe.open(START, lane)) as blocks:
+            with closing(self._stages.open(START, lane)) as blocks:
                 for block in blocks:
                     samples.extend(block.rows())
                     if len(samples) == n:
@@ -304,7 +304,7 @@ class Dataset:
                 lists those that have.
             StoreError, FormatError: The shard cannot be read.
         """
-        source = self._recipe.source
+        source = self._stages.source
         if not isinstance(source, Shards) or source.formats[0] != "parquet":
             raise ValueError(f"class_names is noted in shards of Parquet, and the dataset is of {source!r}")
         with open_survey(source, 1) as (survey, _):
@@ -352,17 +352,17 @@ class Dataset:
             return True  # otherwise Python would call __len__
 
     def _with(self, op: Op) -> Dataset:
-        return Dataset(replace(self._recipe, ops=(*self._recipe.ops, op)))
+        return Dataset(replace(self._stages, ops=(*self._stages.ops, op)))
 
 
 def dataset_of(source: Source) -> Dataset:
     """The dataset of a source, without operators."""
-    return Dataset(Recipe(source))
+    return Dataset(Stages(source))
 
 
-def recipe_of(dataset: Dataset) -> Recipe:
+def stages_of(dataset: Dataset) -> Stages:
     """The source and the operators of a dataset."""
-    return dataset._recipe
+    return dataset._stages
 
 
 # --- datasets of iterables ---
@@ -461,13 +461,13 @@ def mix(
         ValueError: No component; ``weights`` that are negative, all 0, or not one for each component; or an
             unknown ``stop``.
     """
-    names, recipes = _named("mix", components)
+    names, parts = _named("mix", components)
     number = as_whole(seed)
     if number is None:
         raise TypeError(f"seed should be an int, but got seed={seed!r}")
     if stop not in get_args(Stop):
         raise ValueError(f"stop should be 'first', 'all' or 'repeat', but got stop={stop!r}")
-    return dataset_of(Mixture(names, recipes, EpochWeights(names, weights), number, stop))
+    return dataset_of(Mixture(names, parts, EpochWeights(names, weights), number, stop))
 
 
 def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
@@ -514,15 +514,15 @@ def zip_datasets(components: Iterable[Dataset] | Mapping[str, Dataset], *, stric
         ValueError: No component. While iterating: unequal numbers of shards in several lanes; unequal
             lengths, if ``strict``; fields in common; keys that differ.
     """
-    names, recipes = _named("zip_datasets", components)
+    names, parts = _named("zip_datasets", components)
     # Shards of the same place belong together, and so go to one lane, whatever an index knows of them.
-    recipes = tuple(map(_dealt_whole, recipes))
-    return dataset_of(Zipped(names, recipes, isinstance(components, Mapping), bool(strict)))
+    parts = tuple(map(_dealt_whole, parts))
+    return dataset_of(Zipped(names, parts, isinstance(components, Mapping), bool(strict)))
 
 
 def _named(
     what: str, components: Iterable[Dataset] | Mapping[str, Dataset]
-) -> tuple[tuple[str, ...], tuple[Recipe, ...]]:
+) -> tuple[tuple[str, ...], tuple[Stages, ...]]:
     """The components and their names: their numbers if they have none."""
     if isinstance(components, Dataset) or not isinstance(components, Iterable):
         raise TypeError(
@@ -543,13 +543,13 @@ def _named(
                 f"{what} should get datasets, as from_urls and from_iterable make them, but got "
                 f"{type(dataset).__name__} for {name!r}"
             )
-    return tuple(named), tuple(map(recipe_of, named.values()))
+    return tuple(named), tuple(map(stages_of, named.values()))
 
 
-def _dealt_whole(recipe: Recipe) -> Recipe:
-    source = recipe.source
+def _dealt_whole(stages: Stages) -> Stages:
+    source = stages.source
     if isinstance(source, Shards):
-        return replace(recipe, source=source.whole())
+        return replace(stages, source=source.whole())
     if isinstance(source, Composed):
-        return replace(recipe, source=replace(source, recipes=tuple(map(_dealt_whole, source.recipes))))
-    return recipe
+        return replace(stages, source=replace(source, parts=tuple(map(_dealt_whole, source.parts))))
+    return stages

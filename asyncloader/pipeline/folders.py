@@ -32,7 +32,7 @@ from ..stores.router import check_storage_options
 from ..stores.store import Access, NetworkPolicy, Renew
 from ..stores.urls import check_web_url, local_path, redact, scheme_of
 from ..types import Unpacked
-from .dataset import Dataset, dataset_of, recipe_of
+from .dataset import Dataset, dataset_of, stages_of
 from .from_urls import check_renewed, from_urls, make_access
 from .shards import Shards
 
@@ -425,13 +425,13 @@ def is_folder(format: str | None, block_size: int | None) -> bool:
 
 
 def open_shards(urls: Urls, format: str | None, **options: Any) -> Shards:
-    """The shards of such a dataset; arguments and errors are those of ``open_recipe``."""
-    source = recipe_of(open_recipe(urls, format, **options)).source
+    """The shards of such a dataset; arguments and errors are those of ``open_dataset``."""
+    source = stages_of(open_dataset(urls, format, **options)).source
     assert isinstance(source, Shards), "it begins with shards"
     return source
 
 
-def open_recipe(
+def open_dataset(
     urls: Urls,
     format: str | None,
     *,
@@ -477,7 +477,7 @@ def open_recipe(
             options["block_size"] = block_size
         return _FOLDERS[format](root, columns=columns, decode=decode, **options)
     place = BESIDE if index is None else index
-    source = recipe_of(from_urls(urls, format=format, delimiter=delimiter, index=place, **options)).source
+    source = stages_of(from_urls(urls, format=format, delimiter=delimiter, index=place, **options)).source
     assert isinstance(source, Shards), "it begins with shards"
     selection = columns_of_all(columns, source.formats)
     dataset = dataset_of(replace(source, selection=replace(selection, decode=decode)))

@@ -29,7 +29,7 @@ from ..stores.urls import redact
 from ..types import Position
 from .batching import Batch, Batching, Single
 from .calls import UserCodeErrors
-from .components import Recipe, counted_names
+from .components import Stages, counted_names
 from .lane import Lane, Services, Shortfall
 from .map import AsyncMap, Map, MapBatches
 from .op import note_batch
@@ -81,7 +81,7 @@ class LanesJob:
     """Some lanes of one pass, and how their samples become batches; pickles if the dataset does.
 
     Attributes:
-        recipe: What to stream.
+        stages: What to stream.
         turns: The lanes, and where they begin.
         lane_count: Lanes of all ranks together.
         world: The rank they belong to.
@@ -97,7 +97,7 @@ class LanesJob:
         is_traced: Whether to record the times of events.
     """
 
-    recipe: Recipe
+    stages: Stages
     turns: Turns
     lane_count: int
     world: World
@@ -183,7 +183,7 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
 def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
     """The lanes of a job, in its order, and the budget that they share."""
     order = [lane for lane, _ in job.turns]
-    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
+    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.stages.all_ops)
     read_bytes, made_bytes = share_with_operators(job.read_bytes, makers)
     budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
     traffic = Traffic(stopwatch.recorder, redact)
@@ -193,7 +193,7 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
             job.place(lane),
             services,
             budget,
-            job.recipe.order_seed,
+            job.stages.order_seed,
             columns=takes_columns(job.collate_fn),
             skips=job.open_skips(lane, row.position),
             stopwatch=stopwatch,
@@ -206,7 +206,7 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
 def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
     number, tables = lane.topology.lane, Tables(time_ns()) if job.is_audited else None
     try:
-        with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
+        with closing(job.batching.open(job.stages.open, start, lane)) as batches:
             # No variable holds a batch here, so that its samples are freed while the result is passed on.
             yield from map(partial(_collate, job, lane, tables), batches)
     except Exception as error:
@@ -230,7 +230,7 @@ def _collate(job: LanesJob, lane: Lane, tables: Tables | None, batch: Batch) -> 
         raise
     if lane.stopwatch.recorder is not None:
         lane.stopwatch.recorder.batch(collated)
-    components = len(counted_names(job.recipe.source))
+    components = len(counted_names(job.stages.source))
     counts = batch.count_components(components) if components else ()
     references = None if tables is None else tables.refer(batch.bases())
     size_bytes = bytes_of(collated)

@@ -36,7 +36,7 @@ class Zipped(Composed):
     def open(self, start: Position, lane: Lane) -> Blocks:
         self._check_shards(lane)
         saved = start.get("of", {})
-        count = len(self.recipes)
+        count = len(self.parts)
         with ExitStack() as stack:
             feeds = [Feed(self, number, lane, 1 / count, saved.get(str(number))) for number in range(count)]
             for feed in feeds:

@@ -51,7 +51,7 @@ class StatePart:
 class State:
     """A state, read and checked; see ``save_state``."""
 
-    recipe: Mapping[str, Any]
+    dataset: Mapping[str, Any]
     world_size: int
     parts: Mapping[int, StatePart]
 
@@ -81,7 +81,7 @@ class State:
             if part.epoch == epoch:
                 rows |= part.rows
             elif part.epoch == epoch + 1 and not part.rows:
-                lanes = rank_lanes(self.recipe["lanes"], World(rank, self.world_size))
+                lanes = rank_lanes(self.dataset["lanes"], World(rank, self.world_size))
                 rows |= dict.fromkeys(lanes, Row(done=True))
             else:
                 raise ValueError(
@@ -110,7 +110,7 @@ def write_state(state: State) -> dict[str, Any]:
     """The state as a new dict of JSON values."""
     return {
         "version": _VERSION,
-        "dataset": json.dumps(state.recipe),
+        "dataset": json.dumps(state.dataset),
         "world_size": state.world_size,
         "epoch": min(part.epoch for part in state.parts.values()),
         "ranks": {str(rank): _to_entry(part) for rank, part in sorted(state.parts.items())},
@@ -214,7 +214,7 @@ def _to_position(paths: Sequence[Sequence[str]], values: Sequence[Any]) -> Posit
 
 def _fits(state: State) -> bool:
     """Whether the ranks, lanes and counts of the state can exist."""
-    lanes: Any = state.recipe.get("lanes")
+    lanes: Any = state.dataset.get("lanes")
     counts = [lanes, state.world_size]
     for part in state.parts.values():
         batches = (row.batches for row in part.rows.values())
@@ -246,16 +246,16 @@ _DEALT = frozenset(("dealt", "sizes_sha256"))
 _OF_SHARDS = _DEALT | {"shards", "contents_sha256"}
 
 
-def save_state(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict[str, Any]:
+def save_state(cursor: Cursor, dataset: Mapping[str, Any], world: World) -> dict[str, Any]:
     """The state of a rank as a new JSON-plain dict.
 
     Args:
         cursor: Where the rank stands.
-        recipe: What a loader must agree on to go on from there; has ``"lanes"``.
+        dataset: What a loader must agree on to go on from there; has ``"lanes"``.
         world: The rank and the number of ranks.
     """
     part = StatePart(cursor.epoch, cursor.rows, world.replicas, cursor.is_stopped)
-    return write_state(State(recipe, world.size, {world.rank: part}))
+    return write_state(State(dataset, world.size, {world.rank: part}))
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -287,13 +287,13 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     read = [read_state(state) for state in states]
     if not read:
         raise ValueError("expected the state of each rank, but got none")
-    if any(state.recipe != read[0].recipe for state in read):  # ranks may run in folders of their own
-        read = [replace(state, recipe=without_places(state.recipe)) for state in read]
+    if any(state.dataset != read[0].dataset for state in read):  # ranks may run in folders of their own
+        read = [replace(state, dataset=without_places(state.dataset)) for state in read]
     first = read[0]
     parts: dict[int, StatePart] = {}
     told: Counter[int] = Counter()
     for state in read:
-        ours, theirs = ({"world_size": each.world_size, **each.recipe} for each in (first, state))
+        ours, theirs = ({"world_size": each.world_size, **each.dataset} for each in (first, state))
         differences = [
             f"{name}: {ours.get(name)!r} and {theirs.get(name)!r}"
             for name in {**ours, **theirs}
@@ -306,7 +306,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         told.update(state.parts.keys())
         _check_again(parts, state.parts, told)
         parts |= state.parts
-    merged = State(first.recipe, first.world_size, parts)
+    merged = State(first.dataset, first.world_size, parts)
     if not merged.is_whole:
         raise ValueError(
             f"expected the states of all {merged.world_size} ranks, but of {name_ranks(merged.lacking)} "
@@ -338,13 +338,13 @@ def _check_again(
 
 
 def load_state(
-    state: Mapping[str, Any], recipe: Mapping[str, Any], world: World, lanes: Sequence[int]
+    state: Mapping[str, Any], dataset: Mapping[str, Any], world: World, lanes: Sequence[int]
 ) -> Cursor:
     """The cursor of a rank out of ``state``.
 
     Args:
         state: Of this rank alone, or merged of all ranks of any world.
-        recipe: What the loader reads; has ``"lanes"``.
+        dataset: What the loader reads; has ``"lanes"``.
         world: The rank and the number of ranks.
         lanes: The rank's.
 
@@ -354,7 +354,7 @@ def load_state(
     """
     saved = read_state(state)
     has_begun = any(part.rows for part in saved.parts.values())
-    differences = _differences(_named_alike(saved.recipe, recipe), without_places(recipe), has_begun)
+    differences = _differences(_named_alike(saved.dataset, dataset), without_places(dataset), has_begun)
     if not saved.is_whole:
         whose = f"the state of {name_ranks(sorted(saved.parts))} of {saved.world_size} alone"
         if world.size != saved.world_size:
@@ -377,7 +377,7 @@ def load_state(
     return Cursor(part.epoch, lanes, rows, part.is_stopped)
 
 
-def saved_recipe(state: Any) -> Mapping[str, Any]:
+def saved_dataset(state: Any) -> Mapping[str, Any]:
     """What a state says of its dataset; nothing if it is no state, which loading it reports."""
     try:
         described = json.loads(state["dataset"])
@@ -386,9 +386,9 @@ def saved_recipe(state: Any) -> Mapping[str, Any]:
     return described if isinstance(described, Mapping) else {}
 
 
-def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> dict[str, Any]:
+def without(dataset: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> dict[str, Any]:
     """The description of a dataset and of its components, without the entries with such names."""
-    told = {name: value for name, value in recipe.items() if not is_left_out(name)}
+    told = {name: value for name, value in dataset.items() if not is_left_out(name)}
     if isinstance(parts := told.get("components"), list):
         told["components"] = [
             without(part, is_left_out) if isinstance(part, Mapping) else part for part in parts
@@ -399,9 +399,9 @@ def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> di
 # --- where shards lie ---
 
 
-def without_places(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def without_places(dataset: Mapping[str, Any]) -> dict[str, Any]:
     """A description without the places of local shards, which differ on other machines."""
-    return without(recipe, "places_sha256".__eq__)
+    return without(dataset, "places_sha256".__eq__)
 
 
 def _named_alike(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, Any]:
@@ -419,8 +419,8 @@ def _named_alike(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str,
     return alike
 
 
-def _place(recipe: Mapping[str, Any]) -> Any:
-    return recipe.get("places_sha256", recipe.get("urls_sha256"))
+def _place(dataset: Mapping[str, Any]) -> Any:
+    return dataset.get("places_sha256", dataset.get("urls_sha256"))
 
 
 # --- what differs ---
@@ -428,9 +428,9 @@ def _place(recipe: Mapping[str, Any]) -> Any:
 
 def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], has_begun: bool) -> list[str]:
     if not has_begun:  # nothing is dealt yet
-        saved, mine = (without(recipe, _DEALT.__contains__) for recipe in (saved, mine))
+        saved, mine = (without(dataset, _DEALT.__contains__) for dataset in (saved, mine))
     elif saved.get("lanes") == 1:  # which reads all shards, whatever their sizes
-        saved, mine = (without(recipe, "sizes_sha256".__eq__) for recipe in (saved, mine))
+        saved, mine = (without(dataset, "sizes_sha256".__eq__) for dataset in (saved, mine))
     are_cut_otherwise = saved.get("dealt") != mine.get("dealt")
     return [
         _difference(name, saved, mine)
@@ -470,7 +470,7 @@ def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) ->
 
 def _differ_in_sizes(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
     """Whether components of both are the same, but for the sizes of their shards."""
-    before, now = (without(recipe, "sizes_sha256".__eq__).get("components") for recipe in (saved, mine))
+    before, now = (without(dataset, "sizes_sha256".__eq__).get("components") for dataset in (saved, mine))
     return bool(before == now)
 
 

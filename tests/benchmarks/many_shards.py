@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncloader as al
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 from asyncloader.plan.lanes import Deal
 from asyncloader.shards.index_entries import FIRST_LINE, LAST_LINE, entry_of, parse_index
 from asyncloader.stores.urls import INDEX_NAME
@@ -100,7 +100,7 @@ def measure(shards: int, root: str, how: str) -> None:
     recipe = whole.shuffle(100)
     timed("repr", lambda: repr(recipe))
     loader = timed("DataLoader", lambda: al.DataLoader(recipe, 8))
-    timed("plan of a lane", lambda: recipe_of(recipe).source.places_at({}, Deal((0,), 8, 0, 0)))
+    timed("plan of a lane", lambda: stages_of(recipe).source.places_at({}, Deal((0,), 8, 0, 0)))
     if how == "index":
         timed("first batch", lambda: first_batch(whole, 0))
     first_s, first_mb = sum(took_s.values()) - took_s["repr"], peak_mb() - before_mb

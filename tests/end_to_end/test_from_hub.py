@@ -15,7 +15,7 @@ from hub_files import hub_of
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 
 CONVERTED = "refs/convert/parquet"
 
@@ -73,7 +73,7 @@ def test_a_split_is_read_from_the_conversion(server: testing.Server) -> None:
         "Dataset(Shards(2 parquet, first='hf://datasets/me/texts@refs/convert/parquet/en/train/0000.parquet'"
     )
     files = (TEXTS[CONVERTED][f"en/train/000{number}.parquet"] for number in range(2))
-    assert recipe_of(recipe).source.sizes.tolist() == [*map(len, files)], "as listed"  # type: ignore[attr-defined]
+    assert stages_of(recipe).source.sizes.tolist() == [*map(len, files)], "as listed"  # type: ignore[attr-defined]
     assert [*recipe.head(1)[0]] == ["id"]
     assert ids_of(recipe) == [*range(100, 133)]
     assert ids_of(

@@ -14,7 +14,7 @@ from corpus import Corpus, deal_whole, keys_of
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats import format_of
-from asyncloader.pipeline.dataset import dataset_of, recipe_of
+from asyncloader.pipeline.dataset import dataset_of, stages_of
 from asyncloader.pipeline.shards import Shards
 from asyncloader.shards.expectations import Expectations, Expected
 from asyncloader.shards.index_lookup import Entries, expectations, find_local_indexes
@@ -208,5 +208,5 @@ def test_an_index_that_gains_another_digest_is_of_the_same_shards(tmp_path: Path
     deal_whole(tmp_path)
     checks = find_local_indexes(urls)
     fewer = tuple(check and Expected(check.size_bytes, None, check.sha256) for check in checks)
-    assert recipe_of(dataset_with(urls, checks)).describe() == recipe_of(dataset_with(urls, fewer)).describe()
-    assert "contents_sha256" not in recipe_of(dataset_with(urls, ())).describe()
+    assert stages_of(dataset_with(urls, checks)).describe() == stages_of(dataset_with(urls, fewer)).describe()
+    assert "contents_sha256" not in stages_of(dataset_with(urls, ())).describe()

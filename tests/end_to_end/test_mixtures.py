@@ -20,7 +20,7 @@ from corpus import Corpus
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.pipeline.components import places_of
-from asyncloader.pipeline.dataset import dataset_of, recipe_of
+from asyncloader.pipeline.dataset import dataset_of, stages_of
 from asyncloader.pipeline.shards import Shards
 from asyncloader.plan.lanes import Deal
 from asyncloader.plan.states import read_state
@@ -240,7 +240,7 @@ def test_a_lane_that_has_nothing_of_a_component_passes_it_over(folder: Folder) -
 
 def test_shards_of_all_components_are_dealt_one_after_another(folder: Folder) -> None:
     jsonl = folder.recipe("jsonl")
-    source = recipe_of(jsonl).source
+    source = stages_of(jsonl).source
     assert isinstance(source, Shards)
     jsonl = dataset_of(source.whole())  # as if nobody had an index of them
     recipe = al.mix({"parquet": folder.recipe("parquet"), "jsonl": jsonl}, stop="all")
@@ -420,7 +420,7 @@ def test_a_position_names_the_sample_that_each_component_goes_on_at(tmp_path: Pa
     for sample in loader:
         delivered.append((sample["of"], sample["number"]))
         position = read_state(loader.state_dict()).parts[0].rows[0].position
-        places = places_of(recipe_of(recipe), position, Deal((0,), 1, 0, recipe_of(recipe).order_seed))
+        places = places_of(stages_of(recipe), position, Deal((0,), 1, 0, stages_of(recipe).order_seed))
         named.append([(Path(place.shard or "").parent.name, place.number, place.sample) for place in places])
     checked = set()
     for step, places_after in enumerate(named, 1):

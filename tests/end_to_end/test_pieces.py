@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 from asyncloader.plan.lanes import Deal
 
 from .indexed import SUFFIXES, number_of, write_indexed
@@ -177,7 +177,7 @@ def test_places_tell_the_sample_in_its_shard_wherever_the_piece_begins(tmp_path:
 
 
 def test_a_position_is_placed_in_the_shard_that_its_piece_is_of(tmp_path: Path) -> None:
-    source = recipe_of(al.from_urls(write_indexed(tmp_path, "jsonl", [8, 8]))).source
+    source = stages_of(al.from_urls(write_indexed(tmp_path, "jsonl", [8, 8]))).source
     lane = Deal((1,), 3, 0, None)
     placed = [source.places_at(position, lane) for position in ({}, {"shard": 1}, {"shard": 2})]
     assert [[(place.number, place.sample) for place in places] for places in placed] == [

@@ -27,7 +27,7 @@ from sentinel import SENTINEL, mentions
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -189,8 +189,8 @@ class Shown:
         self.texts += [
             repr(recipe),
             str(recipe),
-            repr(recipe_of(recipe).source),
-            str(recipe_of(recipe).describe()),
+            repr(stages_of(recipe).source),
+            str(stages_of(recipe).describe()),
         ]
         self.show(loader)
         return loader

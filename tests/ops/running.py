@@ -11,7 +11,7 @@ from typing import Any
 from asyncloader.blocks import Block, Columns, OffsetTrail, Place, Rows, SourceTrail, Trail
 from asyncloader.flow.budget import Budget
 from asyncloader.flow.engine import Engine
-from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.components import Stages
 from asyncloader.pipeline.lane import START, Blocks, Lane, Services
 from asyncloader.pipeline.op import Op
 from asyncloader.plan.topology import Topology
@@ -92,7 +92,7 @@ def positions_of(
     source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START
 ) -> Iterator[tuple[Any, Position]]:
     """The samples that come out, each with the position after it."""
-    with closing(Recipe(source, tuple(ops)).open(start, lane)) as blocks:
+    with closing(Stages(source, tuple(ops)).open(start, lane)) as blocks:
         for block in blocks:
             assert len(block), "no stage hands on an empty block"
             for index, sample in enumerate(block.rows()):
@@ -103,7 +103,7 @@ def places_of(
     source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START
 ) -> Iterator[tuple[Any, Place]]:
     """The samples that come out, each with where it came from."""
-    with closing(Recipe(source, tuple(ops)).open(start, lane)) as blocks:
+    with closing(Stages(source, tuple(ops)).open(start, lane)) as blocks:
         for block in blocks:
             for index, sample in enumerate(block.rows()):
                 yield sample, block.trail.place(index)

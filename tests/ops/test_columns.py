@@ -17,7 +17,7 @@ from asyncloader.collate.default import collate_block
 from asyncloader.collate.pad import Pad
 from asyncloader.flow.engine import Engine
 from asyncloader.pipeline.batching import FixedSize
-from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.components import Stages
 from asyncloader.pipeline.filter import Filter, FilterBatches, Rename, Select
 from asyncloader.pipeline.lane import START
 from asyncloader.pipeline.map import Map, MapBatches
@@ -72,7 +72,7 @@ def test_no_row_is_made_up_to_the_batch(
 ) -> None:
     source = ListedColumns(everything())
     monkeypatch.setattr(Columns, "rows", lambda self: pytest.fail("rows were made"))
-    recipe = Recipe(source, tuple(ops))
+    recipe = Stages(source, tuple(ops))
     with closing(FixedSize(4).open(recipe.open, START, lane_of(engine))) as batches:
         for batch in batches:
             assert isinstance(batch.block, Columns)
@@ -103,7 +103,7 @@ def batches_of(
     source: Listed, ops: list[Op], size: int, engine: Engine, start: Position = START
 ) -> list[Any]:
     """Each batch, padded, with the position after it."""
-    recipe = Recipe(source, (*ops, Select(("tokens", "label"))))
+    recipe = Stages(source, (*ops, Select(("tokens", "label"))))
     with closing(FixedSize(size).open(recipe.open, start, lane_of(engine))) as batches:
         return [
             (

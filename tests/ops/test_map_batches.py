@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
 from asyncloader.flow.engine import Engine
-from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.components import Stages
 from asyncloader.pipeline.dataset import dataset_of
 from asyncloader.pipeline.filter import Filter, FilterBatches
 from asyncloader.pipeline.map import Map, MapBatches
@@ -116,7 +116,7 @@ def test_columns_are_handed_on_as_they_are_and_no_row_is_made(
         assert np.shares_memory(batch["tokens"].values, tokens.values), "without a copy"
         return {"length": batch["tokens"].lengths, **batch}
 
-    recipe = Recipe(source, (MapBatches(check, 5), FilterBatches(lambda batch: batch["length"] == 3, 5)))
+    recipe = Stages(source, (MapBatches(check, 5), FilterBatches(lambda batch: batch["length"] == 3, 5)))
     blocks = list(recipe.open({}, lane_of(engine)))
     assert [list(block.fields) for block in blocks] == [["length", "tokens", "y"]] * 2
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from asyncloader.blocks import Columns, OffsetTrail, Rows
 from asyncloader.flow.engine import Engine
-from asyncloader.pipeline.components import Composed, Concat, Recipe
+from asyncloader.pipeline.components import Composed, Concat, Stages
 from asyncloader.pipeline.filter import Filter
 from asyncloader.pipeline.lane import START
 from asyncloader.pipeline.mixture import Mixture
@@ -49,7 +49,7 @@ def mixture(
 ) -> Mixture:
     names = tuple(map(str, range(len(counts))))
     recipes = tuple(
-        Recipe(_listed(number, count, sizes, columns[number]), tuple(ops))
+        Stages(_listed(number, count, sizes, columns[number]), tuple(ops))
         for number, count in enumerate(counts)
     )
     return Mixture(names, recipes, EpochWeights(names, weights), 0, stop)
@@ -104,7 +104,7 @@ def test_concat_gives_one_after_another_and_goes_on_from_each_sample(
 ) -> None:
     def made() -> Concat:
         of_blocks = mixture(counts, [1] * len(counts), "all", data.draw(block_sizes))
-        return Concat(of_blocks.names, of_blocks.recipes)
+        return Concat(of_blocks.names, of_blocks.parts)
 
     whole = samples_of(made(), outer, engine)
     numbers = [1000 * component + index for component, count in enumerate(counts) for index in range(count)]
@@ -128,7 +128,7 @@ def test_zip_goes_on_from_each_sample(
             )
             if not in_columns:
                 source = Listed([{name: number} for number in range(count)], data.draw(block_sizes))
-            recipes.append(Recipe(source, (Shuffle(6, 3),)))
+            recipes.append(Stages(source, (Shuffle(6, 3),)))
         return Zipped(("0", "1"), tuple(recipes), False, True)
 
     lane = lane_of(engine)
@@ -141,9 +141,9 @@ def test_zip_goes_on_from_each_sample(
 
 def test_a_mixture_holds_one_block_of_each_component(engine: Engine) -> None:
     source = mixture([400, 400], [1, 1], "first", (10,))
-    listed = [recipe.source for recipe in source.recipes]
+    listed = [recipe.source for recipe in source.parts]
     handed_on = 0
-    for block in Recipe(source).open(START, lane_of(engine)):
+    for block in Stages(source).open(START, lane_of(engine)):
         handed_on += len(block)
         assert sum(each.handed_on for each in listed) <= handed_on + 20
     assert all(each.closed == len(each.opened) == 1 for each in listed)
@@ -151,17 +151,17 @@ def test_a_mixture_holds_one_block_of_each_component(engine: Engine) -> None:
 
 def test_components_are_opened_when_they_are_first_drawn_from(engine: Engine) -> None:
     source = mixture([400, 400], [1, 0], "first", (10,))
-    blocks = Recipe(source).open(START, lane_of(engine))
+    blocks = Stages(source).open(START, lane_of(engine))
     next(blocks)
-    assert [len(recipe.source.opened) for recipe in source.recipes] == [1, 0]
+    assert [len(recipe.source.opened) for recipe in source.parts] == [1, 0]
     blocks.close()
-    assert source.recipes[0].source.closed == 1
+    assert source.parts[0].source.closed == 1
 
 
 def test_columns_that_are_alike_stay_columns_and_others_become_rows(engine: Engine) -> None:
     for columns, kind in (((True, True), Columns), ((True, False), Rows)):
         source = mixture([100, 100], [1, 1], "all", (20,), columns=columns)
-        blocks = list(Recipe(source).open(START, lane_of(engine)))
+        blocks = list(Stages(source).open(START, lane_of(engine)))
         assert {type(block) for block in blocks if len(set(_components(block))) > 1} == {kind}
 
 
@@ -174,7 +174,7 @@ def _components(block: Any) -> list[int]:
 def test_a_place_names_the_component_and_is_that_of_one_sample(engine: Engine) -> None:
     source = mixture([40, 30, 9], [3, 2, 1], "repeat", (7,), (Shuffle(5, 1),))
     places = Counter()  # type: Counter[Any]
-    for block in Recipe(source, (Shuffle(8, 2),)).open(START, lane_of(engine)):
+    for block in Stages(source, (Shuffle(8, 2),)).open(START, lane_of(engine)):
         for index, row in enumerate(block.rows()):
             place = block.trail.place(index)
             assert place.component == (row["n"] // 1000,)

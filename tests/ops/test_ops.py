@@ -170,9 +170,9 @@ def test_functions_are_named_as_their_author_named_them() -> None:
 
 
 def _opened(source: Listed, ops: Sequence[Op], engine: Engine) -> Any:
-    from asyncloader.pipeline.components import Recipe
+    from asyncloader.pipeline.components import Stages
 
-    return Recipe(source, tuple(ops)).open({}, lane_of(engine))
+    return Stages(source, tuple(ops)).open({}, lane_of(engine))
 
 
 def test_select_keeps_the_named_fields_in_the_given_order(engine: Engine) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import asyncloader as al
 from asyncloader.flow.engine import Engine
-from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.components import Stages
 from asyncloader.pipeline.filter import Filter
 from asyncloader.pipeline.lane import Shortfall, describe_shortfalls
 from asyncloader.pipeline.take import Repeat, Take
@@ -65,7 +65,7 @@ def test_repeat_gives_all_samples_so_many_times(times: int, engine: Engine) -> N
 
 
 def test_repeat_without_a_number_goes_on_for_ever(engine: Engine) -> None:
-    blocks = Recipe(Listed(range(3), (3,)), (Repeat(None),)).open({}, lane_of(engine))
+    blocks = Stages(Listed(range(3), (3,)), (Repeat(None),)).open({}, lane_of(engine))
     for _ in range(500):
         assert next(blocks).rows() == [0, 1, 2]
     blocks.close()
@@ -87,7 +87,7 @@ def test_a_lane_that_is_empty_in_one_repetition_goes_on_with_the_next(
     def every_third(sample: int) -> bool:
         return next(calls) % 3 == 2
 
-    recipe = Recipe(Listed([7]), (Filter(every_third), Repeat(times)))
+    recipe = Stages(Listed([7]), (Filter(every_third), Repeat(times)))
     with closing(recipe.open({}, lane_of(engine))) as blocks:
         came = [sample for block in islice(blocks, 3) for sample in block.rows()]
     assert came == [7, 7, 7]
@@ -135,7 +135,7 @@ MANY = al.from_iterable(numbers(300_000)).repeat()
     ids=["filter", "second", "batches", "many samples"],
 )
 def test_a_filter_that_keeps_nothing_of_an_endless_repetition_is_an_error_that_names_it(
-    recipe: Recipe, told: str, workers: int
+    recipe: Stages, told: str, workers: int
 ) -> None:
     loader = al.DataLoader(recipe, 2, num_workers=workers)
     with loader, pytest.raises(RuntimeError, match=told):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.plan.lanes import Cursor, Row, rank_lanes
-from asyncloader.plan.states import load_state, merge_states, save_state, saved_recipe
+from asyncloader.plan.states import load_state, merge_states, save_state, saved_dataset
 from asyncloader.plan.topology import World
 
 RECIPE = {"source": "shards", "urls_sha256": "ab", "ops": [{"op": "take", "count": 3}], "lanes": 8}
@@ -274,9 +274,9 @@ def test_a_description_that_is_none_is_refused(described: Any) -> None:
 
 
 def test_what_a_state_says_of_its_dataset_is_read_of_whatever_it_is() -> None:
-    assert saved_recipe(four[0]) == RECIPE
+    assert saved_dataset(four[0]) == RECIPE
     others: list[Any] = [{}, "state", None, {"dataset": "{"}, {"dataset": "[]"}, {"dataset": {}}]
-    assert [saved_recipe(other) for other in others] == [{}] * 6
+    assert [saved_dataset(other) for other in others] == [{}] * 6
 
 
 # --- how shards were dealt ---
@@ -328,4 +328,4 @@ def test_a_state_of_an_older_version_is_refused_by_its_version(version: int) -> 
     older = {"recipe": state.pop("dataset"), **state, "version": version}
     with pytest.raises(ValueError, match=f"version 3, but got version {version}; load it with the release"):
         load(older)
-    assert saved_recipe(older) == {}
+    assert saved_dataset(older) == {}

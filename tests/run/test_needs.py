@@ -11,7 +11,7 @@ import torch
 
 import asyncloader as al
 from asyncloader.loader.workers import expected_modules
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 
 SHARDS = al.from_urls("/nowhere/shard-{0..3}.jsonl", format="jsonl").shuffle(10, seed=0)
 
@@ -84,7 +84,7 @@ class Padded(al.Pad):
     ],
 )
 def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any, needs_torch: bool) -> None:
-    assert ("torch" in expected_modules(recipe_of(recipe), *functions)) is needs_torch
+    assert ("torch" in expected_modules(stages_of(recipe), *functions)) is needs_torch
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any
 )
 def test_the_client_of_the_store_is_imported_once_for_all_workers(url: str, client: str) -> None:
     module = f"asyncloader.stores.{client}"
-    assert module in expected_modules(recipe_of(al.from_urls(url, index=None)), al.default_collate)
-    assert (module in expected_modules(recipe_of(SHARDS), al.default_collate)) is (client == "local")
+    assert module in expected_modules(stages_of(al.from_urls(url, index=None)), al.default_collate)
+    assert (module in expected_modules(stages_of(SHARDS), al.default_collate)) is (client == "local")
 
 
 def test_what_cannot_be_sent_is_not_said_before_workers_start() -> None:
     import threading
 
     recipe = SHARDS.map(functools.partial(by_value(plain), lock=threading.Lock()))
-    assert expected_modules(recipe_of(recipe), al.default_collate)
+    assert expected_modules(stages_of(recipe), al.default_collate)

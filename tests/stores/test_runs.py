@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.pipeline.dataset import stages_of
 from asyncloader.stores.names import lie_flat, runs_of, shared_folder
 from asyncloader.stores.urls import origin_of, scheme_of
 
@@ -77,7 +77,7 @@ GOOD = [f"s3://bucket/{number // 100:03}/{number:05}.tar" for number in range(MA
 def test_a_bad_name_among_thousands_has_the_error_that_it_has_by_itself(bad: str, place: int) -> None:
     def outcome(urls: list[str]) -> str:
         try:
-            return repr(recipe_of(al.from_urls(urls)).source.urls)
+            return repr(stages_of(al.from_urls(urls)).source.urls)
         except ValueError as error:
             return str(error)
 
@@ -92,7 +92,7 @@ def test_a_bad_name_among_thousands_has_the_error_that_it_has_by_itself(bad: str
 def test_names_of_many_kinds_are_all_there_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.tar").touch()
     names = [*GOOD, str(tmp_path / "a.tar"), *(f"https://h/{number}.jsonl.zst" for number in range(MANY))]
-    source: Any = recipe_of(al.from_urls(iter(names), index=None)).source
+    source: Any = stages_of(al.from_urls(iter(names), index=None)).source
     assert source.urls == tuple(names)
     assert source.formats.runs == (("tar", MANY + 1), ("jsonl", MANY))
 
@@ -123,6 +123,6 @@ def test_no_step_is_taken_for_each_of_many_plain_names(root: str, indexed: bool,
         recipe = al.from_urls(names, index=index if indexed else None)
     finally:
         sys.setprofile(before)
-    source: Any = recipe_of(recipe).source
+    source: Any = stages_of(recipe).source
     assert len(source.urls) == MANY and source.is_indexed == indexed
     assert steps < MANY, f"{steps} calls for {MANY} names"

@@ -76,7 +76,7 @@ recipe.map_batches(is_long, batch_size=64)  # type: ignore[arg-type]  # gives no
 recipe.map("double")  # type: ignore[arg-type]  # not a function
 recipe.shuffle("many")  # type: ignore[arg-type]  # not a number
 recipe.select_columns(3)  # type: ignore[arg-type]  # not a name
-recipe._recipe = recipe._recipe  # type: ignore[misc]  # frozen
+recipe._stages = recipe._stages  # type: ignore[misc]  # frozen
 
 
 # --- mixtures ---
