@@ -117,7 +117,7 @@ class Pad:
 
     Args:
         fields: For each field to pad, the padding value; or a mapping of its own options, from ``value``,
-        ``side``, ``multiple_of``, ``max_length``, ``overflow`` and ``dtype``, as in
+            ``side``, ``multiple_of``, ``max_length``, ``overflow`` and ``dtype``, as in
             ``{"labels": {"value": -100, "max_length": 512}}``. ``dtype`` is what the field is converted to,
             which raises where it would change a value. A field holds one sequence ``(T_i, ...)`` per sample:
             a list of numbers, a NumPy array, a CPU tensor, or bytes (as uint8). Dtype and trailing dimensions

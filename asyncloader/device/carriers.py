@@ -275,7 +275,7 @@ class Pinner:
         return Prepared(lambda: pinned, size_bytes)
 
     def drain(self) -> None:
-        """Nothing: the device reads pinned memory only for the user."""
+        """Wait for nothing: only the user's own copies read this pinned memory."""
 
 
 class Uploader:

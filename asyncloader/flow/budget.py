@@ -39,8 +39,8 @@ from time import monotonic
 # bytes are passed on in order, so a late answer delays all behind it. The number has to cover how late
 # answers are, not how early one can be, and that is found by trying.
 
-# The least that lanes read ahead, the first one and each other: four parts for the lane whose turn it is, and
-# one for each that waits for its turn. 1 GB of tar from a server on loopback took no less of the processor's
+# The minimum that is read ahead: 8 MiB, four parts, for the lane whose turn it is, and 2 MiB, one part, for
+# each lane that waits for its turn. 1 GB of tar from a server on loopback took no less of the processor's
 # time with eight times as many bytes, and two fifths more with a hundred times: pages that are touched once.
 _LEAST_BYTES = 8 << 20
 _LANE_BYTES = 2 << 20

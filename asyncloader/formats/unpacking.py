@@ -2,8 +2,8 @@
 
 Laws:
 
-- What has to be held in one piece, the table or a sample, is bounded by what the shard has compressed: a bomb
-  is refused when it has grown to that. What does not have to be held may be of any length.
+- A table or a sample, which has to be held in one piece, may not outgrow a bound that follows from the
+  compressed bytes read so far, so that a bomb is refused. What does not have to be held may have any length.
 - The length and the digest that an index promises of the decompressed shard are true, or an error.
 """
 

@@ -28,8 +28,7 @@ from ..workers import Job as WorkerJob
 # * What a worker has sent whole is received, also if the worker has died since. Its replacement goes on
 #   behind that: the batches are the same, whichever worker is killed.
 # * What user code raises is raised, and never retried.
-# * A worker that dies before it has sent anything, where another one has died, is an error: the sample kills
-#   it.
+# * A replacement that dies before its first message is an error: the next sample probably kills it.
 
 # Samples in a message, of a mixture of many components.
 _MOST_NAMED = 4

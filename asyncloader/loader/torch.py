@@ -29,7 +29,7 @@ _STREAM_OPTIONS = ["audit", "batching", "device", "lanes", "memory_limit", "prog
 
 
 class TorchKind:
-    """Has torch's loop read a dataset; its methods are those of ``StreamKind``.
+    """Lets torch's own loop read a dataset; its methods are those of ``StreamKind``.
 
     Args:
         dataset: Map style, iterable style, or one of their asynchronous forms.

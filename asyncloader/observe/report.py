@@ -29,7 +29,7 @@ _UNBALANCED_SHARE = 0.5
 # time, may hold the interpreter's lock when the loop wants it; it then waits within its steps, unseen.
 _LOCKED_IDLE_SHARE, _LOCKED_CPUS = 0.2, 0.5
 
-# Where it waits for so much beside that, batches are not ready when it comes for them: it is no bottleneck.
+# The lock is suspected only if the loop also waits so much for batches; with less the loop is the bottleneck.
 _LOCKED_WAITS_SHARE = 0.03
 
 # With less of the time, they cannot hold up the loop by much. Whether they do with more, only a comparison

@@ -21,15 +21,15 @@ State: TypeAlias = Literal["none", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Requests, of all processes together.
+    """What all processes together asked of the network.
 
     Attributes:
         requests: Sent, of whatever kind, also anew with a renewed URL; without redirects.
         retries: Of them those sent again, after an error or a broken body.
         throttled: Answered with 429 or 503.
         hedges: Sent beside a slow one, for the same bytes.
-        cached: Shards that were read while a cache on disk with room for them downloaded them.
-        evicting: Likewise, after it had to evict others.
+        cached: Shards that were downloaded into a cache on disk which had room for them.
+        evicting: Shards that were downloaded into it after others had been evicted.
     """
 
     requests: int = 0

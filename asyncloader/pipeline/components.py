@@ -1,9 +1,9 @@
 """A source with its operators, and sources made of several of these: components, their lanes, ``concat``.
 
 In each lane of the whole, every component has a lane of its own. That lane has its own key for random draws,
-its own part of the budget, and places that name the component. If components come in shards, the first lane
-of each comes after the last shard of those before it, or after their last sample if an index is known. So as
-many lanes have something as there are shards, or samples, in all.
+its own part of the budget, and places that name the component. Components of shards start on different lanes:
+if A has 3 shards (with an index: 3 samples), it fills the lanes 0 to 2, and B begins at lane 3. So as many
+lanes have something as there are shards, or samples, in all.
 """
 
 from __future__ import annotations

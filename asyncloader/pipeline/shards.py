@@ -44,7 +44,7 @@ from .skips import StepSkips
 
 # --- from the bytes of a shard to its blocks ---
 
-# For blocks that are decoded ahead, and the one being decoded: one of the largest, or some ten of token ids.
+# For blocks that are decoded ahead, and the one being decoded: one large block, or about ten of token ids.
 _AHEAD_BYTES = 8 << 20
 
 # Not more than this part of a lane's budget: memory helps more for reading ahead.

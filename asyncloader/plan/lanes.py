@@ -63,7 +63,7 @@ def check_ranks(count: int, world: World, of: str = "shards") -> None:
     Args:
         count: How many lanes can have something; for a single rank any number will do.
         world: The ranks.
-        of: What each of these lanes then has one of.
+        of: What the lanes are dealt, for the message: ``"shards"`` or ``"samples"``.
 
     Raises:
         ValueError: Fewer than there are ranks.

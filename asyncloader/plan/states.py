@@ -19,9 +19,9 @@ from .topology import World
 # * Under ``"ranks"`` each rank has its own entry, of its own lanes. Everything else is the same for all
 #   ranks. So the union of all entries is the state of the whole epoch, and every world takes its lanes from
 #   it.
-# * No dict in it, and no list of dicts, could have other keys in a loader that a rank loads it into.
-#   ``torch.distributed.checkpoint`` saves such values key by key, and loads those keys alone that the loader
-#   has at that moment: half a description would look like a whole one. So the dataset is described in a text.
+# * Every dict in a state has the same keys in the loader that saves it and in the one that loads it:
+#   ``torch.distributed.checkpoint`` saves dicts key by key, and loads only the keys that the loading one has.
+#   Half a description would look like a whole one, so the dataset is described in one text.
 
 # Versions 1 and 2 called the dataset by another name; 1 had a turn instead of rows.
 _VERSION = 3

@@ -264,6 +264,7 @@ def _open_compressor(file: _StoredBytes, compression: str | None) -> Any:
         return lzma.LZMAFile(target, "wb")
     if compression == "bzip2":
         return bz2.BZ2File(target, "wb")
+    assert compression == "zstd", compression
     if sys.version_info >= (3, 14):
         from compression import zstd
 

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 
 from ..errors import WorkerDiedError, describe_exit, raise_told
 from ..flow.channel import ChannelClosed, EndOfChannel
-from ..flow.engine import run_in_thread
 from .lifeline import Lifeline, observe
 from .link import (
     DONT_WAIT,
@@ -137,12 +136,6 @@ class AnyWorker(ABC):
     @abstractmethod
     def observe(self) -> str:
         """What it is doing: half a sentence, and its Python stack if available. Takes seconds at most."""
-
-    async def observe_async(self) -> str:
-        """Like ``observe``, from a coroutine."""
-        observed: list[str] = []
-        await run_in_thread(lambda: observed.append(self.observe()), "asyncloader-observe")
-        return observed[0]
 
     @property
     def is_inherited(self) -> bool:
@@ -270,7 +263,7 @@ class Worker(AnyWorker):
         return (self.lifeline.ended or self.lifeline.fileno() in ready) and self.lifeline.advance()
 
     def _understand(self, message: bytes, descriptors: Sequence[int]) -> tuple[int, int] | None:
-        """Of a batch its slot, or 0, and where in that its message lies if it is not the rest of this one."""
+        """Of a batch its slot, or 0, and the offset of its message in the slot, unused if it is inline."""
         kind, slot, at = FROM_WORKER.unpack_from(message)
         for descriptor in descriptors:
             self._slots.add(slot, descriptor)
