@@ -121,7 +121,7 @@ def test_a_wrong_brace_is_told_before_any_folder_is_looked_into() -> None:
             "pipe:curl -sH 'A: SENTINEL' https://me:SENTINEL@h/x.tar?sig=SENTINEL",
             "path, 'https://h/x.tar', and",
         ),
-        (" PIPE: cat x.tar", "by its URL or path, and give headers"),
+        (" PIPE: cat x.tar", "by its URL or path, and pass headers"),
         (
             "s3://b/x-{0..9}.tar::s3://b/y.tar",
             r"from_urls\(\['s3://b/x-\{0\.\.9\}\.tar', 's3://b/y\.tar'\]\)",

@@ -18,7 +18,7 @@ PACKAGE = Path(asyncloader.__file__).parent
 THE_FILE = "torch_private.py"
 
 #: The facade overrides torch's hook for making iterators: a subclass has no other.
-ALLOWED = {("loader.py", "_get_iterator")}
+ALLOWED = {("loader/loader.py", "_get_iterator")}
 
 
 def private_names_of_torch() -> set[str]:

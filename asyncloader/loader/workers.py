@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..blocks.memory import when_torch_is_here
 from ..collate.default import does_without_torch
@@ -28,7 +28,9 @@ from ..stores.urls import scheme_of
 from ..workers import AnyPool, AnyWorker, ForkServer, WorkerPool, by_value
 from ..workers.ray.actor import Bench
 from .fleet import AsDone, Fleet, InTurn, NoteSink, WorkerLanes
-from .kind import StreamOptions
+
+if TYPE_CHECKING:  # it imports torch, which workers may not need
+    from .kind import StreamOptions
 
 # What the fork server should import before it forks workers.
 #

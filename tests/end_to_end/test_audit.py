@@ -437,7 +437,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_any_shard_is_asked_f
 def test_other_datasets_and_places_are_refused(corpus: Path) -> None:
     with pytest.raises(TypeError, match=r"audit can be given for streams only"):
         al.DataLoader([1, 2], audit="x")
-    with pytest.raises(ValueError, match=r"a folder on disk, but got audit='s3://b/x'"):
+    with pytest.raises(ValueError, match=r"a folder on disk, not a URL, but got audit='s3://b/x'"):
         al.DataLoader(_lines(corpus), audit="s3://b/x")
     with pytest.raises(TypeError, match=r"the path of a folder, but got bool"):
         al.DataLoader(_lines(corpus), audit=True)  # type: ignore[arg-type]

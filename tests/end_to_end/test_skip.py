@@ -320,5 +320,5 @@ def test_wrong_calls_are_told(paths: list[str]) -> None:
         al.DataLoader(al.from_urls(paths), on_error="skip")
     with pytest.raises(TypeError, match="on_error can be given for streams only"):
         al.DataLoader([1, 2], on_error=al.SkipErrors(max=1))
-    with pytest.raises(TypeError, match=r"how many samples on_error=SkipErrors\(...\) passes over"):
+    with pytest.raises(TypeError, match=r"how many samples on_error=SkipErrors\(...\) skips"):
         len(loader_of(al.from_urls(paths).take(4)))
