@@ -18,7 +18,17 @@ from ..pipeline.sources import iterate_async
 from ..torch_private import pin_memory
 from .adapt import Adapter, AsyncIterated
 from .saved import SavedPart
-from .stateful import Said, is_stateful, pass_over, reopen, run_out, tell_iterator, tell_owner, where
+from .stateful import (
+    Said,
+    default_kept,
+    is_stateful,
+    pass_over,
+    reopen,
+    run_out,
+    tell_iterator,
+    tell_owner,
+    where,
+)
 from .worker_info import is_first_worker, was_asked, worker_number
 
 # Of the dataset in this process, if that is a worker: one process is one worker, for life. Dataset and
@@ -119,6 +129,8 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         self.whereabouts = Whereabouts(batch_size, every, in_worker)
         #: Called before the dataset is iterated.
         self.opening: Callable[[], None] = _nothing
+        #: Whether the dataset's ``load_state_dict`` must not change torch's default generator.
+        self.keeps_default = False
 
     def begin_at(self, parts: Sequence[SavedPart]) -> None:
         """Have the next iteration go on there, in each worker."""
@@ -132,6 +144,13 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         worker = worker_number() if self._in_worker else 0
         part = self._parts[worker] if worker < len(self._parts) else SavedPart()
         self._parts = ()
+        if part.finished:
+            with default_kept(self.keeps_default):
+                run_out(self._open(part))
+            part = SavedPart()
+        return self._open(part)
+
+    def _open(self, part: SavedPart) -> Iterator[Any]:
         dataset = self.dataset
         owner = dataset.dataset if isinstance(dataset, Adapter) else dataset
         items: Any
@@ -140,14 +159,14 @@ class DatasetReader(Adapter, IterableDataset[Any]):
             items = iter(())
         elif isinstance(dataset, AsyncIterated):
             # Told on its own loop, where it is iterated.
-            items = _Unnoted(dataset, part.state, self._items_each, self.whereabouts.every)
+            every = self.whereabouts.every
+            items = _Unnoted(dataset, part.state, self._items_each, every, self.keeps_default)
         else:
-            items = reopen(owner, part.state, partial(iter, dataset), ended=False)
+            items = reopen(
+                owner, part.state, partial(iter, dataset), ended=False, keeps_default=self.keeps_default
+            )
         pass_over(items, part.batches * self._items_each)
         self.whereabouts.begin(owner, items, part.batches)
-        if part.finished:
-            run_out(items)
-            return self.__iter__()
         return cast("Iterator[Any]", items)
 
 
@@ -165,15 +184,17 @@ class _NotingIterator:
     It runs ahead of the consumer, who could not ask it in time.
     """
 
-    def __init__(self, dataset: Any, start: Said | None, first: int, every: int) -> None:
+    def __init__(self, dataset: Any, start: Said | None, first: int, every: int, keeps_default: bool) -> None:
         self._dataset = dataset
         self._first = first
         self._every = every
         self._start = start
+        self._keeps_default = keeps_default
 
     def __aiter__(self) -> AsyncIterator[Any]:
         if self._start is not None:
-            tell_owner(self._dataset, self._start)
+            with default_kept(self._keeps_default):
+                tell_owner(self._dataset, self._start)
         items: AsyncIterator[Any] = aiter(self._dataset)
         if self._start is not None:
             tell_iterator(items, self._start)
@@ -199,8 +220,10 @@ class _NotingIterator:
 class _Unnoted:
     """The items of an asynchronous iterable, without the notes; keeps the latest."""
 
-    def __init__(self, dataset: AsyncIterated, start: Said | None, batch_size: int, every: int) -> None:
-        noting = _NotingIterator(dataset.dataset, start, batch_size, every)
+    def __init__(
+        self, dataset: AsyncIterated, start: Said | None, batch_size: int, every: int, keeps_default: bool
+    ) -> None:
+        noting = _NotingIterator(dataset.dataset, start, batch_size, every, keeps_default)
         self._items = iterate_async(noting, dataset.engine())
         self._latest: Said | None = None
 

@@ -26,7 +26,16 @@ from .loop import open_torch_iterator
 from .passes import TorchPass
 from .reading import DatasetReader
 from .saved import Saved, SavedPart, check_workers, load_saved, save_saved
-from .stateful import DEFAULT, generators_of, innermost_sampler, read_states, set_states, tell_owner, where
+from .stateful import (
+    DEFAULT,
+    default_kept,
+    generators_of,
+    innermost_sampler,
+    read_states,
+    set_states,
+    tell_owner,
+    where,
+)
 from .timing import LoopStats, stage_of
 
 
@@ -79,20 +88,18 @@ class TorchState:
             tally=tally,
             tell_unsplit=tell_unsplit,
         )
-        reading = partial(_read, loader, indices) if _is_read(loader) else None
-        parts = () if resumed is None else _tell_here(resumed, loader)
-        in_the_middle = resumed is not None and resumed.in_the_middle
-        # The program's generator is where it should be after the batches that came before, since loading.
-        held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
-        try:
+        draws_default, in_the_middle = DEFAULT in generators, resumed is not None and resumed.in_the_middle
+        # Loading has set the default generator. In the middle of a pass it stays as it is. At the beginning
+        # torch draws a seed from it, which a dataset's load_state_dict must not undo.
+        keeps = draws_default and not in_the_middle
+        reading = partial(_read, loader, indices, keeps) if _is_read(loader) else None
+        parts = () if resumed is None else _tell_here(resumed, loader, keeps)
+        with default_kept(draws_default and in_the_middle):
             iterator = open_torch_iterator(loader, dataset, world, told, indices, reading, parts)
             # A trace is written also where the loop's error ends the program.
             weakref.finalize(iterator, tally.end).atexit = traced
             if in_the_middle:
                 indices.begin()
-        finally:
-            if held is not None:
-                torch.default_generator.set_state(held)
         self._latest, self._loaded, self._loaded_state = told, None, None
         tally.waited()  # for the workers, too
         return iterator
@@ -206,13 +213,15 @@ def _is_read(loader: Any) -> bool:
     return is_iterable(loader.dataset) and not isinstance(loader.dataset, IterDataPipe)
 
 
-def _read(loader: Any, indices: Indices, parts: Sequence[SavedPart], dataset: Any) -> DatasetReader:
+def _read(
+    loader: Any, indices: Indices, keeps_default: bool, parts: Sequence[SavedPart], dataset: Any
+) -> DatasetReader:
     """What stands for an iterable dataset that has been adapted to torch's loop."""
     workers = loader.num_workers
     every = loader.snapshot_every_n_steps or sys.maxsize
     reading = DatasetReader(dataset, loader.batch_size, every, bool(workers))
     if not workers:
-        reading.opening = indices.begin
+        reading.opening, reading.keeps_default = indices.begin, keeps_default
     reading.begin_at(parts)
     return reading
 
@@ -226,25 +235,21 @@ def _parts_here(loader: Any) -> tuple[SavedPart, ...]:
     return (SavedPart(said),) if isinstance(said, bytes) else ()
 
 
-def _tell_here(resumed: Saved, loader: Any) -> Sequence[SavedPart]:
+def _tell_here(resumed: Saved, loader: Any, keeps_default: bool) -> Sequence[SavedPart]:
     """The parts that workers are to be told, or what reads here; the loader's own dataset is told its part.
 
-    At the beginning of a pass its part is what workers get copies of.
+    At the beginning of a pass workers get copies of it, and a map-style dataset without workers is read.
     """
     workers, parts = loader.num_workers, resumed.parts
     if len(parts) != max(workers, 1) and len(parts) != 1:
         return ()
     here = len(parts) == 1 and not resumed.in_the_middle
-    if not workers or not here or (parts[0].finished and is_iterable(loader.dataset)):
+    if not here or (is_iterable(loader.dataset) and (not workers or parts[0].finished)):
         return parts if len(parts) == max(workers, 1) else ()
     if parts[0].state is not None:
-        # What it does to the program's generator is for its copies in workers, which have generators of
-        # their own.
-        held = torch.default_generator.get_state()
-        try:
+        # Copies in workers have generators of their own.
+        with default_kept(keeps_default or workers > 0):
             tell_owner(loader.dataset, parts[0].state)
-        finally:
-            torch.default_generator.set_state(held)
     return ()
 
 
@@ -278,11 +283,8 @@ def _pass_over(saved: Saved, loader: Any, generators: Mapping[str, torch.Generat
     """Leave generators of the loader's own where the epoch that was loaded, and is over, has left them."""
     if is_iterable(loader.dataset):
         return
-    held = torch.default_generator.get_state()
-    try:
+    with default_kept():
         deque(iter(Indices(_index_sampler(loader), generators, saved)), maxlen=0)
-    finally:
-        torch.default_generator.set_state(held)
 
 
 def _index_sampler(loader: Any) -> Any:
