@@ -34,7 +34,12 @@ from .worker_info import enter_worker, read_for
 
 
 def open_torch_iterator(
-    loader: Any, dataset: Any, world: World, told: TorchPass, parts: Sequence[SavedPart]
+    loader: Any,
+    dataset: Any,
+    world: World,
+    told: TorchPass,
+    parts: Sequence[SavedPart],
+    keeps_default: bool,
 ) -> HereIterator | WorkersIterator:
     """torch's iterator over ``loader``.
 
@@ -44,6 +49,7 @@ def open_torch_iterator(
         world: The rank, for the workers, or for the dataset in this process.
         told: The pass; it knows where to begin.
         parts: Where the dataset continues, in each worker, or here.
+        keeps_default: Whether a ``load_state_dict`` called here must not change torch's default generator.
     """
     workers, tally = loader.num_workers, told.tally
     seen = for_loop(dataset, workers)
@@ -57,7 +63,10 @@ def open_torch_iterator(
     if is_read:
         every = loader.snapshot_every_n_steps or sys.maxsize
         opening = _nothing if workers else told.indices.begin
-        shown["dataset"] = DatasetReader(seen, loader.batch_size, every, parts, opening, bool(workers))
+        keeps_default = keeps_default and not workers
+        shown["dataset"] = DatasetReader(
+            seen, loader.batch_size, every, parts, opening, bool(workers), keeps_default
+        )
         here = None if workers else shown["dataset"].whereabouts
     elif says_where and not workers:
         here = Whereabouts(None, 1, in_worker=False)

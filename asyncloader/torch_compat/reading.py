@@ -18,7 +18,7 @@ from ..pipeline.sources import iterate_async
 from ..torch_private import pin_memory
 from .adapt import Adapter, AsyncIterated
 from .saved import SavedPart
-from .stateful import Said, is_stateful, pass_over, reopen, run_out, tell_part, where
+from .stateful import Said, default_kept, is_stateful, pass_over, reopen, run_out, tell_part, where
 from .worker_info import is_first_worker, was_asked, worker_number
 
 # Of the dataset in this process, if that is a worker: one process is one worker, for life. torch passes
@@ -111,6 +111,7 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         parts: Where the next iteration continues, in each worker.
         opening: Called before the dataset is iterated.
         in_worker: Whether it is iterated in a worker.
+        keeps_default: Whether the dataset's ``load_state_dict`` must not change torch's default generator.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         parts: Sequence[SavedPart],
         opening: Callable[[], None],
         in_worker: bool,
+        keeps_default: bool,
     ) -> None:
         super().__init__(dataset)
         self._in_worker = in_worker
@@ -128,6 +130,7 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         self._items_each = batch_size or 1
         self.whereabouts = Whereabouts(batch_size, every, in_worker)
         self._opening = opening
+        self._keeps_default = keeps_default
 
     def __iter__(self) -> Iterator[Any]:
         global _of_worker
@@ -137,6 +140,13 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         worker = worker_number() if self._in_worker else 0
         part = self._parts[worker] if worker < len(self._parts) else SavedPart()
         self._parts = ()
+        if part.finished:
+            with default_kept(self._keeps_default):
+                run_out(self._open(part))
+            part = SavedPart()
+        return self._open(part)
+
+    def _open(self, part: SavedPart) -> Iterator[Any]:
         dataset = self.dataset
         owner = dataset.dataset if isinstance(dataset, Adapter) else dataset
         items: Any
@@ -145,14 +155,14 @@ class DatasetReader(Adapter, IterableDataset[Any]):
             items = iter(())
         elif isinstance(dataset, AsyncIterated):
             # Restored on its own loop, where it is iterated.
-            items = _Unnoted(dataset, part.state, self._items_each, self.whereabouts.every)
+            every = self.whereabouts.every
+            items = _Unnoted(dataset, part.state, self._items_each, every, self._keeps_default)
         else:
-            items = reopen(owner, part.state, partial(iter, dataset), ended=False)
+            items = reopen(
+                owner, part.state, partial(iter, dataset), ended=False, keeps_default=self._keeps_default
+            )
         pass_over(items, part.batches * self._items_each)
         self.whereabouts.begin(owner, items, part.batches)
-        if part.finished:
-            run_out(items)
-            return self.__iter__()
         return cast("Iterator[Any]", items)
 
 
@@ -170,15 +180,17 @@ class _NotingIterator:
     It runs ahead of the consumer, which could not take the state in time.
     """
 
-    def __init__(self, dataset: Any, start: Said | None, first: int, every: int) -> None:
+    def __init__(self, dataset: Any, start: Said | None, first: int, every: int, keeps_default: bool) -> None:
         self._dataset = dataset
         self._first = first
         self._every = every
         self._start = start
+        self._keeps_default = keeps_default
 
     def __aiter__(self) -> AsyncIterator[Any]:
         if self._start is not None:
-            tell_part("owner", self._dataset, self._start)
+            with default_kept(self._keeps_default):
+                tell_part("owner", self._dataset, self._start)
         items: AsyncIterator[Any] = aiter(self._dataset)
         if self._start is not None:
             tell_part("iterator", items, self._start)
@@ -204,8 +216,10 @@ class _NotingIterator:
 class _Unnoted:
     """The items of an asynchronous iterable, without the notes; keeps the latest."""
 
-    def __init__(self, dataset: AsyncIterated, start: Said | None, batch_size: int, every: int) -> None:
-        noting = _NotingIterator(dataset.dataset, start, batch_size, every)
+    def __init__(
+        self, dataset: AsyncIterated, start: Said | None, batch_size: int, every: int, keeps_default: bool
+    ) -> None:
+        noting = _NotingIterator(dataset.dataset, start, batch_size, every, keeps_default)
         self._items = iterate_async(noting, dataset.engine())
         #: The state after the latest item, if it was taken.
         self.latest: Said | None = None

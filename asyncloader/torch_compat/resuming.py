@@ -24,7 +24,16 @@ from .indices import Indices
 from .loop import open_torch_iterator
 from .passes import TorchPass
 from .saved import Saved, SavedPart, check_workers, load_saved, save_saved
-from .stateful import DEFAULT, generators_of, innermost_sampler, read_states, set_states, tell_part, where
+from .stateful import (
+    DEFAULT,
+    default_kept,
+    generators_of,
+    innermost_sampler,
+    read_states,
+    set_states,
+    tell_part,
+    where,
+)
 from .timing import LoopStats, stage_of
 
 
@@ -74,19 +83,17 @@ class TorchState:
             tally=tally,
             tell_unsplit=tell_unsplit,
         )
-        parts = () if resumed is None else _tell_here(resumed, loader)
-        in_the_middle = resumed is not None and resumed.in_the_middle
-        # The program's generator is where it should be after the batches that came before, since loading.
-        held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
-        try:
-            iterator = open_torch_iterator(loader, dataset, world, told, parts)
+        draws_default, in_the_middle = DEFAULT in generators, resumed is not None and resumed.in_the_middle
+        # Loading has set the default generator. In the middle of a pass it stays as it is. At the beginning
+        # torch draws a seed from it, which a dataset's load_state_dict must not undo.
+        keeps = draws_default and not in_the_middle
+        parts = () if resumed is None else _tell_here(resumed, loader, keeps)
+        with default_kept(draws_default and in_the_middle):
+            iterator = open_torch_iterator(loader, dataset, world, told, parts, keeps)
             # A trace is written also where the loop's error ends the program.
             weakref.finalize(iterator, tally.end).atexit = traced
             if in_the_middle:
                 indices.begin()
-        finally:
-            if held is not None:
-                torch.default_generator.set_state(held)
         self._latest, self._loaded, self._loaded_state = told, None, None
         tally.waited()  # for the workers, too
         return iterator
@@ -205,25 +212,21 @@ def _parts_here(loader: Any) -> tuple[SavedPart, ...]:
     return (SavedPart(said),) if isinstance(said, bytes) else ()
 
 
-def _tell_here(resumed: Saved, loader: Any) -> Sequence[SavedPart]:
-    """The parts for the workers, or for the dataset in this process; restores the loader's own dataset.
+def _tell_here(resumed: Saved, loader: Any, keeps_default: bool) -> Sequence[SavedPart]:
+    """The parts for the workers, or for an iterable in this process; restores the loader's own dataset.
 
-    At the beginning of a pass that is what workers get copies of.
+    At the beginning of a pass workers get copies of it, and a map-style dataset without workers is read.
     """
     workers, parts = loader.num_workers, resumed.parts
     if len(parts) != max(workers, 1) and len(parts) != 1:
         return ()
     here = len(parts) == 1 and not resumed.in_the_middle
-    if not workers or not here or (parts[0].finished and is_iterable(loader.dataset)):
+    if not here or (is_iterable(loader.dataset) and (not workers or parts[0].finished)):
         return parts if len(parts) == max(workers, 1) else ()
     if parts[0].state is not None:
-        # What this does to the program's generator is undone: the copies in workers have generators of their
-        # own.
-        held = torch.default_generator.get_state()
-        try:
+        # Copies in workers have generators of their own.
+        with default_kept(keeps_default or workers > 0):
             tell_part("owner", loader.dataset, parts[0].state)
-        finally:
-            torch.default_generator.set_state(held)
     return ()
 
 
@@ -257,11 +260,8 @@ def _pass_over(saved: Saved, loader: Any, generators: Mapping[str, torch.Generat
     """Advance the loader's own generators to the end of the loaded epoch, which is over."""
     if is_iterable(loader.dataset):
         return
-    held = torch.default_generator.get_state()
-    try:
+    with default_kept():
         deque(iter(Indices(_index_sampler(loader), generators, saved)), maxlen=0)
-    finally:
-        torch.default_generator.set_state(held)
 
 
 def _index_sampler(loader: Any) -> Any:

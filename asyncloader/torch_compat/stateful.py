@@ -11,7 +11,8 @@ import base64
 import pickle
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, TypeAlias
@@ -108,7 +109,13 @@ def load_into(part: Any, state: Any) -> None:
 
 
 def reopen(
-    owner: Any, state: Said | None, open_new: Callable[[], Any], *, ended: bool, finished: bool = False
+    owner: Any,
+    state: Said | None,
+    open_new: Callable[[], Any],
+    *,
+    ended: bool,
+    finished: bool = False,
+    keeps_default: bool = False,
 ) -> Any:
     """A new iterator of ``owner`` which continues from ``state``.
 
@@ -118,10 +125,12 @@ def reopen(
         open_new: Opens an iterator of ``owner``.
         ended: Whether the iterator was at its end when the state was taken: nothing is left.
         finished: Whether that pass was over: it is read to its end, and the iterator is of the next one.
+        keeps_default: Whether the owner's ``load_state_dict`` must not change torch's default generator.
     """
     if state is None:
         return open_new()
-    tell_part("owner", owner, state)
+    with default_kept(keeps_default):
+        tell_part("owner", owner, state)
     if ended:
         return open_new() if finished else iter(())
     iterator = open_new()
@@ -157,6 +166,17 @@ States: TypeAlias = dict[str, torch.Tensor]
 
 #: torch's default generator, of the CPU.
 DEFAULT = "default"
+
+
+@contextmanager
+def default_kept(keeps: bool = True) -> Iterator[None]:
+    """Restore torch's default generator afterwards, if ``keeps``."""
+    before = torch.default_generator.get_state() if keeps else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            torch.default_generator.set_state(before)
 
 
 def generators_of(loader: Any) -> dict[str, torch.Generator]:

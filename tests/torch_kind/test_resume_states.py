@@ -7,15 +7,17 @@ import copy
 import io
 import json
 import pickle
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import torch
-from stateful_numbers import CountsItems, IteratesItself
+from stateful_numbers import CountsItems, IteratesItself, KnowsWhere
+from torch.utils.data import IterableDataset
 
 import asyncloader as al
 
-from .resuming import BATCH, COUNT, NUMBERS, listed, make, run_saving, tail
+from .resuming import BATCH, COUNT, EPOCHS, NUMBERS, listed, make, run_saving, tail
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -292,6 +294,88 @@ async def test_a_map_style_dataset_that_async_for_reads_ahead_is_told_where_the_
     resumed = al.DataLoader(CountsItems(COUNT), 2, collate_fn=listed)
     resumed.load_state_dict(state)
     assert next(iter(resumed)) == [(2, 2), (3, 3)]
+
+
+# --- datasets whose state holds torch's default generator ---
+
+
+class HoldsGenerator(KnowsWhere):
+    """Its items are drawn, and its state says where the generator was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "default": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        torch.set_rng_state(torch.tensor(state["default"], dtype=torch.uint8))
+
+
+class DrawnItems(HoldsGenerator, CountsItems):
+    def __getitem__(self, index: int) -> Any:
+        return *super().__getitem__(index), torch.rand(()).item()
+
+
+class DrawnNumbers(HoldsGenerator):
+    """Draws with each item, and when it is opened."""
+
+    def __iter__(self) -> DrawnNumbers:
+        self.at, self.opened = 0, torch.rand(()).item()
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == COUNT:
+            raise StopIteration
+        self.at += 1
+        return self.at, torch.rand(()).item()
+
+
+class DrawnByItself(DrawnNumbers, IterableDataset[Any]): ...
+
+
+class DrawnByIterator(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(DrawnNumbers())
+
+
+class DrawnAtFirst(HoldsGenerator):
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        drawn = torch.rand(()).item()
+        for number in self.rest_of(range(COUNT)):
+            yield number, drawn
+
+
+DRAWING: dict[str, tuple[Any, dict[str, Any]]] = {
+    "map style": (lambda: DrawnItems(COUNT), {"shuffle": True}),
+    "single items": (lambda: DrawnItems(COUNT), {"batch_size": None, "shuffle": True}),
+    "its own iterator": (DrawnByItself, {}),
+    "stateful iterator": (DrawnByIterator, {}),
+    "a state of every third batch": (DrawnByIterator, {"batch_size": 2, "snapshot_every_n_steps": 3}),
+    "async": (DrawnAtFirst, {}),
+}
+
+
+def draw(kind: str, **more: Any) -> Any:
+    dataset, options = DRAWING[kind]
+    # No batch is cut short, so that the end of an epoch is found by asking for more.
+    return al.DataLoader(dataset(), **{"batch_size": COUNT // 2, "collate_fn": listed, **options, **more})
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_every_epoch_is_drawn_as_if_the_dataset_had_not_set_the_default_generator(kind: str) -> None:
+    torch.manual_seed(5)
+    batches, states = run_saving(draw(kind))
+    # Those saved before the first epoch and after each.
+    for done, state in states[:: len(states) // EPOCHS]:
+        assert tail(draw(kind), state, len(batches) - done) == batches[done:]
+
+
+@pytest.mark.parametrize("kind", ["map style", "its own iterator"])
+def test_what_a_dataset_sets_stands_where_the_loader_does_not_draw_from_it(kind: str) -> None:
+    torch.manual_seed(5)
+    batches, states = run_saving(draw(kind, generator=torch.Generator().manual_seed(7)))
+    for done, state in states:
+        resumed = draw(kind, generator=torch.Generator().manual_seed(7))
+        assert tail(resumed, state, len(batches) - done) == batches[done:]
 
 
 # --- at which moment a dataset is asked ---
