@@ -13,7 +13,7 @@ from ..formats.selection import make_selection
 from ..shards.catalog import BESIDE, IndexPlace, make_catalog
 from ..shards.index_lookup import has_index_option
 from ..stores.names import ShardNames
-from ..stores.objects.backend import check_buckets
+from ..stores.router import check_buckets
 from ..stores.store import Access, NetworkPolicy, Renew
 from ..stores.urls import Scheme
 from .dataset import Dataset, dataset_of
@@ -85,7 +85,7 @@ def from_urls(
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
 
     def check(names: ShardNames, formats: Sequence[str], schemes: Iterable[Scheme]) -> None:
-        check_buckets(names.examples, access.options)
+        check_buckets(names.examples, schemes, access.options)
         check_renewed(access, schemes)
         check_selection(selection, formats)
         check_delimited(delimiter, formats)
