@@ -28,8 +28,8 @@ from .decoder import (
     Selection,
     ShardSpec,
     check_reached,
+    check_unpacked,
     merge,
-    most_unpacked,
     read_footer,
 )
 from .selection import Choice, choose, pick
@@ -133,11 +133,7 @@ def check_expansion(metadata: bytes, read_body: Callable[[int, int], bytes], wha
         if len(content) == _LENGTH_BYTES:
             found += length
             claimed += max(int.from_bytes(content, "little", signed=True), 0)  # -1: not compressed
-    if claimed > (most := most_unpacked(found)):
-        raise FormatError(
-            f"{what}: {found} bytes are to become {claimed}; at most {most} are decompressed: it is damaged, "
-            "or made to use up memory; otherwise write smaller batches"
-        )
+    check_unpacked(what, found, claimed, "; otherwise write smaller batches")
 
 
 CONTINUATION = b"\xff\xff\xff\xff"

@@ -72,11 +72,15 @@ def pyarrow_errors(what: str, sample: int | None = None) -> Iterator[None]:
 
 def integers(array: Any) -> NDArray[Any]:
     """The numbers of an array of integers, ``(n,)`` of their own dtype; nulls have any value."""
-    buffer = array.buffers()[1]
-    dtype = np.dtype(str(array.type))
+    return _stored(array, np.dtype(str(array.type)))
+
+
+def _stored(array: Any, dtype: np.dtype[Any], more: int = 0) -> NDArray[Any]:
+    """The numbers in the array's own memory, one for each entry and ``more``."""
+    buffer, count = array.buffers()[1], len(array) + more
     if buffer is None or not len(array):
-        return np.zeros(len(array), dtype)
-    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+        return np.zeros(count, dtype)
+    return np.frombuffer(buffer, dtype, count, array.offset * dtype.itemsize)
 
 
 def bits(array: Any) -> NDArray[np.bool_]:
@@ -94,11 +98,8 @@ def lengths(array: Any) -> NDArray[np.int64]:
     """How long each list, string or bytes value is, ``(n,) int64``: 0 where it is null."""
     kind = str(array.type)
     if kind.removeprefix("large_").partition("<")[0] in ("string", "binary", "list"):
-        dtype = np.dtype(np.int64 if kind.startswith("large") else np.int32)
-        buffer = array.buffers()[1]
-        if buffer is None or not len(array):
-            return np.zeros(len(array), np.int64)
-        found = np.diff(np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize))
+        offsets = np.dtype(np.int64 if kind.startswith("large") else np.int32)
+        found = np.diff(_stored(array, offsets, more=1))
     else:
         found = integers(array.value_lengths())
     return np.where(is_null(array), 0, found).astype(np.int64)
@@ -158,15 +159,12 @@ def _column_of(array: Any) -> Column:
     if pa.types.is_boolean(kind):
         return _with_nulls(array, bits(array))
     for is_kind, convert in _CONVERTED:
-        if getattr(pa.types, is_kind, _is_none)(kind):
+        # Older versions of pyarrow lack some types.
+        if hasattr(pa.types, is_kind) and getattr(pa.types, is_kind)(kind):
             return convert(array)
     # Strings, bytes, decimals, unions, intervals, and a column of nothing but nulls.
     values: list[Any] = array.to_pylist()
     return values
-
-
-def _is_none(_: Any) -> bool:
-    return False  # a type that this version of pyarrow lacks
 
 
 def _plain(array: Any) -> Any:
@@ -201,12 +199,7 @@ def _dtype_of(kind: Any) -> np.dtype[Any] | None:
 
 
 def _numbers(array: Any, dtype: np.dtype[Any]) -> Column:
-    buffer = array.buffers()[1]
-    if len(array) == 0 or buffer is None:
-        values = np.zeros(len(array), dtype)
-    else:
-        values = np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
-    types = arrow().types
+    values, types = _stored(array, dtype), arrow().types
     # NumPy's dates and times have 64 bits.
     if types.is_date32(array.type):
         values = values.astype("datetime64[D]")

@@ -19,6 +19,7 @@ import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from ..blocks import Block, OffsetTrail
@@ -228,16 +229,12 @@ class _GzipMember:
         return piece
 
 
-def _xz_member() -> _CompressedMember:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-
-
 _Codec = tuple[Callable[[], _CompressedMember], bytes, int]
 # How to open a member, the bytes it may begin with, and the unit of zero padding between members.
 _CODECS: dict[str, _Codec] = {
     "gzip": (_GzipMember, b"\x1f", 1),
     "zstd": (ZstdFrame, b"\x28" + bytes(range(0x50, 0x60)), 0),
-    "xz": (_xz_member, b"\xfd", 4),
+    "xz": (partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY_BYTES), b"\xfd", 4),
     "bzip2": (bz2.BZ2Decompressor, b"B", 0),
     # Its content does not identify it: only its name does.
     "brotli": (BrotliStream, bytes(range(256)), 0),

@@ -14,7 +14,7 @@ from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
 from .compression import open_stream
 from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describe_bytes
-from .lines import excerpt
+from .lines import invalid_text
 
 _BOM = b"\xef\xbb\xbf"
 # What a server may send instead of a shard, and would be read as one name and its values, or as no record.
@@ -138,23 +138,16 @@ class CsvDecoder(Decoder):
         try:
             return str(line, "utf-8")
         except UnicodeDecodeError as error:
-            raise FormatError(
-                f"csv: invalid UTF-8 at byte {error.start} of the line: "
-                f"{excerpt(line, error.start)}{describe_bytes(line)}"
-            ) from error
+            raise invalid_text("csv", line, error, describe_bytes(line)) from error
 
     def _sample(self, record: list[str], content: bytes) -> dict[str, str] | None:
         """The sample of a record; None for the record of the names."""
         if self._names is None:
-            if content[:64].lstrip().lower().startswith(_NO_NAMES):
+            is_foreign = content[:64].lstrip().lower().startswith(_NO_NAMES)
+            if is_foreign or len(set(record)) < len(record) or "" in record:
                 raise FormatError(
-                    "csv: expected the names of the fields in the first record, found "
-                    f"{', '.join(map(repr, record))[:200]}{describe_bytes(content)}"
-                )
-            if len(set(record)) < len(record) or "" in record:
-                raise FormatError(
-                    "csv: expected different names of the fields in the first record, found "
-                    f"{', '.join(map(repr, record))[:200]}{describe_bytes(content)}"
+                    f"csv: expected {'the' if is_foreign else 'different'} names of the fields in the first "
+                    f"record, found {', '.join(map(repr, record))[:200]}{describe_bytes(content)}"
                 )
             self._check_separated(record)
             self._names = record

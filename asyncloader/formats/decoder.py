@@ -44,6 +44,25 @@ def most_unpacked(compressed_bytes: int, least: int | None = None) -> int:
     return max(_MOST_UNPACKED_BYTES if least is None else least, _MOST_RATIO * compressed_bytes)
 
 
+def check_unpacked(what: str, compressed_bytes: int, claimed_bytes: int, advice: str = "") -> None:
+    """Refuse a piece that claims to become too large, before it is decompressed.
+
+    Args:
+        what: Name of the piece, for messages.
+        compressed_bytes: Of the piece.
+        claimed_bytes: What it should become.
+        advice: A clause about what to do if it is sound, for messages.
+
+    Raises:
+        FormatError: It would become larger than ``most_unpacked`` allows.
+    """
+    if claimed_bytes > (most := most_unpacked(compressed_bytes)):
+        raise FormatError(
+            f"{what}: {compressed_bytes} bytes are to become {claimed_bytes}; at most {most} are "
+            f"decompressed: it is damaged, or made to use up memory{advice}"
+        )
+
+
 class Decoder(ABC):
     """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from ..errors import StoreError
 from ..types import Buffer
@@ -51,7 +51,7 @@ def open_digest(algorithm: str) -> Digest | None:
     if algorithm == "crc32":
         return _Crc32()
     if algorithm == "crc32c":
-        return _open_crc32c()
+        return None if (module := crc32c_in_c()) is None else _Crc32c(module)
     if algorithm.startswith("xxh"):
         return _open_xxhash(algorithm)
     try:
@@ -80,7 +80,7 @@ class Verifier:
     def __init__(self, promised: Mapping[str, bytes]) -> None:
         self.algorithm: str | None = None
         self._digest: Digest | None = None
-        for algorithm in _by_cost(promised):
+        for algorithm in filter(promised.__contains__, ALGORITHMS):
             self._digest = open_digest(algorithm)
             if self._digest is not None:
                 self.algorithm = algorithm
@@ -122,20 +122,23 @@ class _Crc32:
         return self._value.to_bytes(4, "big")
 
 
-def _open_crc32c() -> Digest | None:
+def crc32c_in_c() -> Any:
+    """The module ``google_crc32c``; None if it is not installed, or has only its fallback in Python.
+
+    The fallback does some MB/s: the next algorithm is cheaper.
+    """
     try:
         import google_crc32c
     except ImportError:
         return None
-    # Its fallback in Python does some MB/s, so the next algorithm is cheaper than it.
-    return _Crc32c(google_crc32c.Checksum) if google_crc32c.implementation == "c" else None
+    return google_crc32c if google_crc32c.implementation == "c" else None
 
 
 class _Crc32c:
     """google-crc32c's object, which takes only ``bytes``."""
 
-    def __init__(self, make: Callable[[], Digest]) -> None:
-        self._checksum = make()
+    def __init__(self, module: Any) -> None:
+        self._checksum: Digest = module.Checksum()
         self.digest = self._checksum.digest
 
     def update(self, chunk: Buffer, /) -> None:
@@ -149,7 +152,3 @@ def _open_xxhash(algorithm: str) -> Digest | None:
         return None
     digest: Digest = getattr(xxhash, algorithm)()
     return digest
-
-
-def _by_cost(algorithms: Iterable[str]) -> list[str]:
-    return [algorithm for algorithm in ALGORITHMS if algorithm in algorithms]

@@ -190,9 +190,15 @@ class LineDecoder(Decoder):
         return trail
 
 
-def excerpt(line: bytes, at: int = 0) -> str:
+def _excerpt(line: bytes, at: int = 0) -> str:
     start = max(at - _EXCERPT_BYTES // 2, 0)
     return repr(line[start : start + _EXCERPT_BYTES])
+
+
+def invalid_text(name: str, line: bytes, error: UnicodeDecodeError, hint: str) -> FormatError:
+    """The error for a line of format ``name`` that is not UTF-8."""
+    where = f"{name}: invalid UTF-8 at byte {error.start} of the line"
+    return FormatError(f"{where}: {_excerpt(line, error.start)}{hint}")
 
 
 class TextDecoder(LineDecoder):
@@ -224,10 +230,7 @@ class TextDecoder(LineDecoder):
             try:
                 text = str(line, "utf-8")
             except UnicodeDecodeError as error:
-                fault = FormatError(
-                    f"text: invalid UTF-8 at byte {error.start} of the line: "
-                    f"{excerpt(line, error.start)}{describe_bytes(line)}"
-                )
+                fault = invalid_text("text", line, error, describe_bytes(line))
                 fault.offset = self._at + error.start
                 raise fault from error
             if text.endswith("\r"):
@@ -434,7 +437,7 @@ class JsonlDecoder(LineDecoder):
                 sample = _parse_as_json(line)
             if type(sample) is not dict:
                 found = _JSON_NAMES.get(type(sample), "a number")
-                raise FormatError(f"jsonl: expected one object per line, found {found}: {excerpt(line)}")
+                raise FormatError(f"jsonl: expected one object per line, found {found}: {_excerpt(line)}")
             append(sample)
             self._ends.append(end)
             self._at = end
@@ -454,13 +457,11 @@ def _json_error(line: bytes, error: Exception) -> FormatError:
     hint = "" if line.lstrip().startswith((b"{", b"[")) else describe_bytes(line)
     if isinstance(error, json.JSONDecodeError):
         column = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
-        return FormatError(f"jsonl: {error.msg} at byte {column} of the line: {excerpt(line, column)}{hint}")
+        return FormatError(f"jsonl: {error.msg} at byte {column} of the line: {_excerpt(line, column)}{hint}")
     if isinstance(error, UnicodeDecodeError):
-        return FormatError(
-            f"jsonl: invalid UTF-8 at byte {error.start} of the line: {excerpt(line, error.start)}{hint}"
-        )
+        return invalid_text("jsonl", line, error, hint)
     # The nesting is too deep, or an integer has more digits than Python converts.
-    return FormatError(f"jsonl: {error}: {excerpt(line)}")
+    return FormatError(f"jsonl: {error}: {_excerpt(line)}")
 
 
 def open_text(spec: ShardSpec) -> Decoder:

@@ -341,14 +341,6 @@ class MediaDecoder:
         return decoded
 
 
-def decoder_of(
-    tree: Tree, leaves: tuple[str, ...], columns: tuple[str, ...] | None = None
-) -> MediaDecoder | None:
-    """The decoder of the images of samples; None if they have none."""
-    decoder = MediaDecoder(tree, leaves, columns)
-    return decoder if decoder.fields else None
-
-
 def _decode_of(tree: Tree, leaves: Iterator[str]) -> Callable[[Any], Any] | None:
     """The function that decodes the images in a value of a sample; None if there are none."""
     if tree.kind == "leaf":

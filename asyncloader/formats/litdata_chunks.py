@@ -19,7 +19,7 @@ from ..blocks import Block, Column, offsets_of
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .compression import Decompressor
-from .decoder import Decoder, ShardSpec, check_reached, most_unpacked
+from .decoder import Decoder, ShardSpec, check_reached, check_unpacked, most_unpacked
 from .litdata_values import Leaf, Tree, column_of, leaf_of
 from .offsets import Decode, OffsetTable, SamplesDecoder, Values, field_edges, view_of
 
@@ -96,19 +96,16 @@ def inflate(content: bytes | memoryview, size: int | None = None) -> bytes:
     Raises:
         FormatError: They are damaged, or become another number of bytes, or far too many.
     """
-    most = most_unpacked(len(content))
-    if size is not None and size > most:
-        raise FormatError(
-            f"litdata: {len(content)} bytes are to become {size}; at most {most} are decompressed: the chunk "
-            "is damaged, or made to use up memory"
-        )
+    if size is not None:
+        check_unpacked("litdata: compressed samples", len(content), size)
+    most = most_unpacked(len(content)) if size is None else size
     decompressor = Decompressor("zstd")
     pieces: list[bytes] = []
     found = 0
     for piece in itertools.chain(decompressor.feed(content), decompressor.finish()):
         pieces.append(piece)
         found += len(piece)
-        if found > (most if size is None else size):
+        if found > most:
             break
     if found > most or (size is not None and found != size):
         wanted = f"at most {most}" if size is None else f"{size}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..errors import FormatError
-from .decoder import most_unpacked
+from .decoder import check_unpacked
 
 _BOOLEANS = (1, 2)
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
@@ -317,12 +317,8 @@ def check_pages(file: io.RawIOBase, chunks: Sequence[ColumnChunk], group: int) -
 def _check(page: _Page, what: str) -> None:
     if min(page.compressed_bytes, page.page_bytes, page.values) < 0:
         raise FormatError(f"{what}: damaged: a size is negative")
-    if page.page_bytes > (most := most_unpacked(page.compressed_bytes)):
-        raise FormatError(
-            f"{what}: {page.compressed_bytes} bytes are to become {page.page_bytes}; at most {most} are "
-            "decompressed: it is damaged, or made to use up memory; otherwise write smaller pages "
-            "(data_page_size)"
-        )
+    advice = "; otherwise write smaller pages (data_page_size)"
+    check_unpacked(what, page.compressed_bytes, page.page_bytes, advice)
     # A value of a dictionary takes at least a bit; elsewhere equal values may take nothing.
     most = 8 * page.page_bytes if page.is_dictionary else _MOST_VALUES
     if page.values > most:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
@@ -38,6 +39,7 @@ from .tar_layout import (
 _MAX_HOLE_BYTES = 256 << 20
 
 
+@dataclass(slots=True, eq=False)
 class SampleGroups:
     """The open sample, and the complete ones that wait to be taken as a block.
 
@@ -50,30 +52,24 @@ class SampleGroups:
         sample_bytes: Its size, with the member that was opened last and all headers.
     """
 
-    __slots__ = (
-        "_block_bytes", "_ends", "_first", "_hole_bytes", "_key", "_max_bytes", "_samples",
-        "ended", "full", "header_offset", "restartable", "sample", "sample_bytes",
-    )  # fmt: skip
-
-    def __init__(self, first: int, max_bytes: int) -> None:
-        self.header_offset = 0
-        self.ended = False
-        self.restartable = True
-        self.full = False
-        self._first = first
-        self._max_bytes = max_bytes
-        self._samples: list[Sample] = []
-        self._ends: list[int] = []
-        self._block_bytes = 0
-        self._key: str | None = None
-        self.sample: Sample = {}
-        self.sample_bytes = 0
-        self._hole_bytes = 0
+    first: int
+    max_bytes: int
+    sample: Sample = field(default_factory=dict)
+    sample_bytes: int = 0
+    header_offset: int = 0
+    ended: bool = False
+    restartable: bool = True
+    full: bool = False
+    _samples: list[Sample] = field(default_factory=list)
+    _ends: list[int] = field(default_factory=list)
+    _block_bytes: int = 0
+    _key: str | None = None
+    _hole_bytes: int = 0
 
     @property
     def index(self) -> int:
         """Index in the shard of the sample being read."""
-        return self._first + len(self._samples)
+        return self.first + len(self._samples)
 
     def open_field(self, name: str, begin: int, size: int, plan: SparsePlan | None) -> str | None:
         """Start a member; returns its field, or None if its name is not that of a sample.
@@ -103,7 +99,7 @@ class SampleGroups:
             self._hole_bytes += max(plan.real_size - size, 0)
             size = max(plan.real_size, size)
         self.sample_bytes += size + BLOCK
-        if self.sample_bytes > self._max_bytes or self._hole_bytes > _MAX_HOLE_BYTES:
+        if self.sample_bytes > self.max_bytes or self._hole_bytes > _MAX_HOLE_BYTES:
             self._refuse(name, size)
         return field
 
@@ -111,7 +107,7 @@ class SampleGroups:
         if self._hole_bytes > _MAX_HOLE_BYTES:
             raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
         raise FormatError(
-            f"tar: {name!r} of {size} bytes brings its sample over max_member_bytes={self._max_bytes}"
+            f"tar: {name!r} of {size} bytes brings its sample over max_member_bytes={self.max_bytes}"
         )
 
     def close_sample(self, end: int) -> None:
@@ -131,8 +127,8 @@ class SampleGroups:
         """The complete samples as a block, or None if there are none."""
         if not self._samples:
             return None
-        block = Rows(self._samples, OffsetTrail(self._first, self._ends if self.restartable else None))
-        self._first += len(self._samples)
+        block = Rows(self._samples, OffsetTrail(self.first, self._ends if self.restartable else None))
+        self.first += len(self._samples)
         self._samples = []
         self._ends = []
         self._block_bytes = 0
@@ -146,16 +142,18 @@ _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))  # X: Solaris' name for 
 _SPARSE_PAIR = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
 
 
+@dataclass(slots=True, eq=False)
 class _Extension:
-    """What the extension headers in front of a member state about it."""
+    """What the extension headers in front of a member state about it.
 
-    __slots__ = ("kinds", "long_name", "pairs", "records")
+    Args:
+        records: Those of the global headers before it.
+    """
 
-    def __init__(self, shared: dict[bytes, bytes]) -> None:
-        self.kinds: set[bytes] = set()
-        self.long_name: str | None = None
-        self.records = dict(shared)
-        self.pairs: list[tuple[bytes, bytes]] = []
+    records: dict[bytes, bytes]
+    kinds: set[bytes] = field(default_factory=set)
+    long_name: str | None = None
+    pairs: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def add(self, kind: bytes, body: bytes) -> None:
         if kind in self.kinds:  # tar programs differ in which one they use
@@ -207,7 +205,7 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
             continue
         plan = None
         if extension is not None or shared:
-            name, size, plan = (extension or _Extension(shared)).apply(name, size)
+            name, size, plan = (extension or _Extension({**shared})).apply(name, size)
         if kind == b"S":
             plan, map_bytes = yield from read_old_gnu_plan(block)
             offset += map_bytes
@@ -234,7 +232,7 @@ def _read_extension(
         )
     body = yield size
     if kind != b"g":
-        extension = extension or _Extension(shared)
+        extension = extension or _Extension({**shared})
         extension.add(kind, body)
         return extension
     for key, value in parse_pax_records(body):

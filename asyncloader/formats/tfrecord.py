@@ -21,6 +21,7 @@ from ..errors import FormatError
 from ..types import Sample
 from .compression import open_stream
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
+from .digest import crc32c_in_c
 
 _HEAD_BYTES = 12  # a record's length, and the checksum of that
 _FRAME_BYTES = 16  # and the checksum behind its bytes
@@ -312,14 +313,9 @@ def _registers(stripes: NDArray[np.uint8]) -> NDArray[np.uint32]:
 
 def _crcs(run: bytes, begins: list[int], lengths: list[int]) -> NDArray[np.uint32]:
     """The CRC-32C of each record, by google-crc32c if its C version is installed."""
-    try:
-        import google_crc32c
-    except ImportError:
+    if (module := crc32c_in_c()) is None:
         return _crcs_by_numpy(run, begins, lengths)
-    if google_crc32c.implementation != "c":
-        return _crcs_by_numpy(run, begins, lengths)
-    of = google_crc32c.value
-    pieces = zip(begins, lengths, strict=True)
+    of, pieces = module.value, zip(begins, lengths, strict=True)
     return np.array([of(run[begin : begin + length]) for begin, length in pieces], np.uint32)
 
 

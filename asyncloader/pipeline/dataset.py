@@ -25,7 +25,7 @@ from .map import AsyncMap, Map, MapBatches
 from .mixture import Mixture
 from .op import Op, Source, is_async
 from .renamed import OPERATORS, missing
-from .shards import Shards, open_survey
+from .shards import Shards
 from .shuffle import Shuffle
 from .sources import Iterables, Make
 from .take import Repeat, Take
@@ -307,7 +307,7 @@ class Dataset:
         source = self._stages.source
         if not isinstance(source, Shards) or source.formats[0] != "parquet":
             raise ValueError(f"class_names is noted in shards of Parquet, and the dataset is of {source!r}")
-        with open_survey(source, 1) as (survey, _):
+        with source.open_survey(1) as (survey, _):
             found = survey.class_names(source.urls[0], "parquet")
         if column not in found:
             known = ", ".join(map(repr, found)) or "no column"

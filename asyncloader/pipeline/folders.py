@@ -16,7 +16,7 @@ from ..errors import FormatError, StoreError
 from ..formats import columns_of_all
 from ..formats.decoder import Selection
 from ..formats.digest import ALGORITHMS, open_digest
-from ..formats.litdata import ChunkSchema, decoder_of, parse_litdata_index
+from ..formats.litdata import ChunkSchema, MediaDecoder, parse_litdata_index
 from ..formats.mds import parse_mds_index
 from ..formats.offsets import IndexedFile, IndexedShard
 from ..formats.selection import make_selection
@@ -402,8 +402,9 @@ def from_litdata(
         return index.chunks, index.schema
 
     shards = _open_shards("litdata", root, None, access, selection, parse)
-    media = decoder_of(shards.schema.tree, shards.schema.leaves, selection.columns) if decode else None
-    return dataset_of(shards) if media is None else dataset_of(shards).map(media, concurrency=concurrency)
+    dataset, schema = dataset_of(shards), shards.schema
+    media = MediaDecoder(schema.tree, schema.leaves, selection.columns)
+    return dataset.map(media, concurrency=concurrency) if decode and media.fields else dataset
 
 
 Urls: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

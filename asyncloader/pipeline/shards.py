@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -22,16 +22,14 @@ from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..flow.budget import Reservation
 from ..flow.channel import Channel, EndOfChannel, Producer
-from ..flow.engine import Engine
 from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
-from ..observe.statistics import NetworkCounts
 from ..observe.stopwatch import DECODE, STORE
 from ..plan.lanes import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
 from ..shards.expectations import Expectations, Expected, Known
 from ..shards.index_check import FolderIndex, ShardCheck, teller_of
-from ..shards.index_survey import Survey
+from ..shards.index_survey import Survey, open_survey
 from ..stores.lookahead import Wanted
 from ..stores.names import names_digest, places_digest
 from ..stores.reading import ShardChunks, read_shards
@@ -299,6 +297,10 @@ class Shards:
                 attempts.bad("shard", error, place, "reading")
                 first, inside = reading.nth + 1, START
 
+    def open_survey(self, at_once: int) -> AbstractContextManager[tuple[Survey, ThreadPoolExecutor]]:
+        """A survey of these shards, and as many threads as shards should be looked at at a time."""
+        return open_survey(self.access, at_once, self.index, self.delimiter)
+
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces. If an index has their offsets, no byte after them is requested."""
         return self._read(pieces, START, lane, PieceReading(None, 0))
@@ -544,19 +546,6 @@ class Shards:
 # --- shards that are looked at before any is read for its samples ---
 
 
-@contextmanager
-def open_survey(shards: Shards, at_once: int) -> Iterator[tuple[Survey, ThreadPoolExecutor]]:
-    """A survey of shards, and as many threads as shards should be looked at at a time."""
-    # Threads are shut down last, since closing the engine ends what they wait for.
-    threads = ThreadPoolExecutor(at_once, thread_name_prefix="asyncloader-survey")
-    try:
-        with Engine() as engine:
-            stores = Stores(engine.resources, shards.access, NetworkCounts())
-            yield Survey(engine, stores, shards.index, shards.delimiter), threads
-    finally:
-        threads.shutdown(cancel_futures=True)
-
-
 def count_shards(
     shards: Shards,
     known: Mapping[int, Expected],
@@ -588,7 +577,7 @@ def count_shards(
         for number, entry in enumerate(entries)
         if number not in known and (entry is None or not entry.is_indexed or not entry.samples)
     ]
-    with open_survey(shards, at_once) as (survey, threads):
+    with shards.open_survey(at_once) as (survey, threads):
 
         def count(number: int) -> Expected:
             return survey.count(shards.urls[number], shards.formats[number], entries[number])

@@ -26,7 +26,7 @@ from ..flow.budget import Budget
 from ..flow.engine import Engine
 from ..formats import formats, split_suffix
 from ..pipeline.lane import Lane, Services
-from ..pipeline.shards import Shards, count_shards, open_survey
+from ..pipeline.shards import Shards, count_shards
 from ..plan.lanes import draw_order, permutation
 from ..plan.pieces import Pieces
 from ..plan.topology import Topology
@@ -65,7 +65,7 @@ def read_versions(shards: Shards) -> list[Version]:
         StoreError: One cannot be read.
     """
     urls = [*shards.urls] if shards.index is None else [*shards.urls, shards.index.url]
-    with open_survey(shards, _MOST_ASKED) as (survey, threads):
+    with shards.open_survey(_MOST_ASKED) as (survey, threads):
         found = threads.map(survey.version, urls)
         return [Version(redact(url), *version) for url, version in zip(urls, found, strict=True)]
 
@@ -152,7 +152,7 @@ class ShardSamples:
             for number, (url, entry) in enumerate(zip(shards.urls, shards.checks, strict=True))
             if number not in checked and entry is not None and entry.digests
         }
-        with open_survey(shards, _MOST_VERIFIED) as (survey, threads):
+        with shards.open_survey(_MOST_VERIFIED) as (survey, threads):
             for _ in threads.map(survey.prove, owed.keys(), owed.values()):
                 pass  # it raises the error of a shard
         if read_versions(shards) != [*self.versions]:
