@@ -152,7 +152,7 @@ def test_lanes_are_left_where_the_turns_of_a_pass_leave_them(
     assert 0 <= resized.read_again_bytes <= run.size_bytes
     left = [has - min(made * run.batch_size, has) for made, has in zip(delivered, samples, strict=True)]
     of_ranks = [sum(left[rank::ranks]) for rank in range(ranks)]
-    assert resized.rank_samples_left == (min(of_ranks), max(of_ranks))
+    assert resized.rank_samples_left == Balance(min(of_ranks), max(of_ranks))
     steps = play(ranks, None)
     assert resized.rest.batches == steps * ranks
     assert resized.rest.samples == count() - resized.samples_before
