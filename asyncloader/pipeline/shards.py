@@ -494,7 +494,7 @@ class Shards:
         self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool, pass_over: PassOver | None
     ) -> Decoder:
         """The decoder of what is read of a shard; called when its first chunk has come."""
-        if chunks.layout is None:
+        if chunks.shard.layout is None:
             return open_decoder(
                 self.formats[shard],
                 start_sample=cut.sample,
@@ -506,7 +506,7 @@ class Shards:
                 delimiter=self.delimiter,
                 **self._known_of(shard),
             )
-        layout = chunks.layout
+        layout = chunks.shard.layout
         options = {"pass_over": pass_over} if layout.passes_over else {}
         decoder: Decoder = layout.open_decoder(**options)
         return decoder

@@ -12,6 +12,7 @@ from ..blocks import Block, Trail
 from ..errors import FormatError, StoreError
 from ..flow.channel import EndOfChannel
 from ..formats.digest import Verifier, extra_of
+from ..stores.lookahead import ShardRead
 from ..stores.reading import ShardChunks
 from ..types import Buffer, Position, Unpacked
 from .expectations import Expected
@@ -137,17 +138,18 @@ class ShardCheck:
             except EndOfChannel:
                 ended = True
             if verifier is None:
-                verifier = self._open(chunks)
+                verifier = self._open(chunks.shard)
             if not ended:
                 verifier.update(chunk)
                 offset += len(chunk)
                 yield chunk
                 del chunk  # its memory is borrowed, and may be needed for the next one
-        self._is_empty = chunks.layout is None and not offset
-        if chunks.layout is None and self._stop is None:
+        layout = chunks.shard.layout
+        self._is_empty = layout is None and not offset
+        if layout is None and self._stop is None:
             self._check_size(offset)
-        elif chunks.layout is not None and chunks.layout.samples is not None:
-            self._check_samples(chunks.layout.samples)
+        elif layout is not None and layout.samples is not None:
+            self._check_samples(layout.samples)
             self._counts = False
         assert verifier is not None
         verifier.check(self._shard)
@@ -212,23 +214,23 @@ class ShardCheck:
                 shard=self._shard,
             )
 
-    def _open(self, chunks: ShardChunks) -> Verifier:
+    def _open(self, shard: ShardRead) -> Verifier:
         """Check what is known before the first byte is used."""
-        if chunks.total is not None:
-            self._check_size(chunks.total)
+        if shard.length is not None:
+            self._check_size(shard.length)
         promised = {} if self._expected is None else self._expected.digests
-        for algorithm in promised.keys() & chunks.digests.keys():
-            if promised[algorithm] != chunks.digests[algorithm]:
+        for algorithm in promised.keys() & shard.digests.keys():
+            if promised[algorithm] != shard.digests[algorithm]:
                 raise StoreError(
                     f"{self._who} promises the {algorithm} {promised[algorithm].hex()} of this shard, the "
-                    f"store {chunks.digests[algorithm].hex()}; {self._advice}",
+                    f"store {shard.digests[algorithm].hex()}; {self._advice}",
                     shard=self._shard,
                 )
-        if self._start_byte or self._stop is not None or chunks.layout is not None:
+        if self._start_byte or self._stop is not None or shard.layout is not None:
             return Verifier({})
         # A store's digest is of what it stores, an index's of what was written. Checking the latter covers
         # both.
-        verifier = Verifier(promised or chunks.digests)
+        verifier = Verifier(promised or shard.digests)
         if promised and verifier.algorithm is None:
             raise ImportError(
                 f"{self._who} promises only the {' and '.join(promised)} of {self._shard}, which needs a "

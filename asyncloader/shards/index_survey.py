@@ -158,8 +158,8 @@ class Survey:
         ):
             with suppress(EndOfChannel):  # it has no rows
                 chunks.receive()
-            assert chunks.layout is not None and chunks.total is not None, "it has a plan"
-            return chunks.layout, chunks.total
+            assert chunks.shard.layout is not None and chunks.shard.length is not None, "it has a plan"
+            return chunks.shard.layout, chunks.shard.length
 
     def prove(self, url: str, promised: Expected) -> None:
         """Check all bytes of a shard against an index.
@@ -215,7 +215,7 @@ class Survey:
         found = {name: digest.digest() for name, digest in digests.items()}
         sha256, crc32c = (found.pop(name, None) for name in _DIGESTS)
         other = next(iter(found.items()), None)
-        return Expected(size, samples, sha256, crc32c, offsets.picked(samples), other), chunks.etag
+        return Expected(size, samples, sha256, crc32c, offsets.picked(samples), other), chunks.shard.etag
 
     def _count(self, url: str, plan: Planning) -> int:
         """The number of samples of a shard that is read with a plan."""
@@ -223,8 +223,8 @@ class Survey:
         decoder: Decoder | None = None
         with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, _in_shard(redact(url)):
             for chunk in ShardCheck(redact(url), None, {}).watch(chunks):
-                assert chunks.layout is not None, "it has a plan"
-                decoder = decoder or chunks.layout.open_decoder()
+                assert chunks.shard.layout is not None, "it has a plan"
+                decoder = decoder or chunks.shard.layout.open_decoder()
                 samples += sum(map(len, decoder.feed(chunk)))
             return samples if decoder is None else samples + sum(map(len, decoder.finish()))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,12 +37,13 @@ class ShardChunks(Channel[Buffer | FileSpan]):
     """The bytes of one shard on their way to the decoder. It reads those itself that are in a local file.
 
     Args:
-        shard: Which one.
+        shard: Which one. Its length, version, digests and layout are known with the first chunk.
         capacity: How many bytes may wait here.
         buffers: Lends memory to the receiver, for all shards that it reads.
         waited: Called with the time that a thread had to wait for bytes.
 
     Attributes:
+        shard: As given.
         stopwatch: Of the thread that receives them.
     """
 
@@ -50,7 +51,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
         self, shard: ShardRead, capacity: int, buffers: Buffers, waited: Callable[[float], object]
     ) -> None:
         super().__init__(capacity)
-        self._shard = shard
+        self.shard = shard
         self._buffers = buffers
         self._span: FileSpan | None = None
         self._waited = waited
@@ -84,26 +85,6 @@ class ShardChunks(Channel[Buffer | FileSpan]):
             return super().receive(timeout_s)
         finally:
             self._waited(self.stopwatch.waited(STORE, began_s))
-
-    @property
-    def total(self) -> int | None:
-        """Length of the whole shard, known with its first chunk; None if the server does not state it."""
-        return self._shard.length
-
-    @property
-    def etag(self) -> str | None:
-        """The store's name of this version of the shard, known likewise; None if it has none."""
-        return self._shard.etag
-
-    @property
-    def digests(self) -> Mapping[str, bytes]:
-        """The digests of the whole shard, known likewise; see ``Body``."""
-        return self._shard.digests
-
-    @property
-    def layout(self) -> Layout | None:
-        """Which bytes these are, by the shard's plan, known likewise; None if it has no plan."""
-        return self._shard.layout
 
 
 @dataclass(eq=False, repr=False)

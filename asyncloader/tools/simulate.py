@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -257,7 +257,7 @@ def simulate_resize(run: PlannedRun, ranks: int, fraction: float) -> Resized:
     lanes = _Lanes.of(run)
     stopped = lanes.after(int(lanes.steps * fraction))
     # For each lane: what its worker has ahead, and what was delivered of an open window.
-    ahead_bytes = _Maker.of(run, lanes).ahead_bytes * lanes.makers / lanes.samples.shape[1]
+    ahead_bytes = _Maker(run, lanes).ahead_bytes * lanes.makers / lanes.samples.shape[1]
     again_bytes = np.minimum(ahead_bytes, (stopped.samples - stopped.delivered) * run.sample_bytes)
     if run.shuffle:
         again_bytes += stopped.delivered % run.shuffle * run.sample_bytes
@@ -378,7 +378,7 @@ def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
     The pass is cut into stretches of equal steps. Each takes as long as its busiest maker, over all ranks
     since they are in step, or as long as the training loop.
     """
-    maker, steps = _Maker.of(run, lanes), lanes.steps
+    maker, steps = _Maker(run, lanes), lanes.steps
     batch_s = max(maker.store_s, sum(maker.work_s.values()))
     # The time is counted after each maker has made its first batch.
     counts_from = min(lanes.makers, steps)
@@ -407,8 +407,12 @@ def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
     }
 
 
-class _Maker(NamedTuple):
+class _Maker:
     """An average worker, or the thread without workers.
+
+    Args:
+        run: The pass.
+        lanes: Those whose remaining samples are read.
 
     Attributes:
         work_s: Time of its processor for a batch, by stage, one after another.
@@ -418,50 +422,44 @@ class _Maker(NamedTuple):
         ahead_bytes: Bytes that are received and not delivered, at any time.
     """
 
-    work_s: Mapping[str, float]
-    store_s: float
-    store_limit: str
-    first_batch_s: float
-    ahead_bytes: float
-
-    @classmethod
-    def of(cls, run: PlannedRun, lanes: _Lanes) -> _Maker:
-        """The maker that reads the remaining samples of these lanes."""
+    def __init__(self, run: PlannedRun, lanes: _Lanes) -> None:
         makers, size, batch_bytes = lanes.makers, run.batch_size, run.batch_size * run.sample_bytes
         decode_s, map_s = run.decode_s * size, run.map_s * size
         if run.concurrency > 1:  # on threads, in parallel with the other stages
             map_s = max(map_s / run.concurrency - decode_s - run.collate_s, 0.0)
-        work_s = {"decode": decode_s, "map": map_s, "collate": run.collate_s}
+        self.work_s = {"decode": decode_s, "map": map_s, "collate": run.collate_s}
+        worked_s = sum(self.work_s.values())
         makers_of_all = len(lanes.samples) * makers
         samples = float((lanes.samples - lanes.delivered).sum()) / makers_of_all
         # A shuffle delivers no batch before a window is full.
         window = max(-(-size // max(run.shuffle, 1)) * run.shuffle, size)
         first_batches = min(window, int(lanes.samples.max())) / size
         link_s = makers * batch_bytes / run.link_bytes_s  # all makers of a rank share it evenly
-        asks = _Requests.of(run, lanes, samples / max(run.samples, 1))
-        first_s = asks.first_s(first_batches * batch_bytes, run)
-        first_s = max(first_s, first_batches * max(link_s, sum(work_s.values())))
-        store_s = (asks.elapsed_s(asks.pieces * asks.parts) - first_s) / max(samples / size - 1, 1.0)
-        is_waiting = max(store_s, link_s) > max(sum(work_s.values()), run.step_s * makers)
+        asks = _Requests(run, lanes, samples / max(run.samples, 1))
+        first_s = asks.first_s(first_batches * batch_bytes)
+        self.first_batch_s = max(first_s, first_batches * max(link_s, worked_s))
+        received_s = asks.elapsed_s(asks.pieces * asks.parts) - self.first_batch_s
+        store_s = received_s / max(samples / size - 1, 1.0)
+        self.store_s = max(store_s, link_s)
+        self.store_limit = asks.limit if store_s > link_s else "store"
         # One of the batches ahead is still being made.
-        ahead_bytes = asks.least_bytes + (BATCHES_AHEAD - 1) * batch_bytes
-        return cls(
-            work_s,
-            max(store_s, link_s),
-            asks.limit if store_s > link_s else "store",
-            first_s,
-            asks.most * asks.part_bytes / 2 if is_waiting else ahead_bytes,
-        )
+        self.ahead_bytes = asks.least_bytes + (BATCHES_AHEAD - 1) * batch_bytes
+        if self.store_s > max(worked_s, run.step_s * makers):  # it waits for bytes
+            self.ahead_bytes = asks.most * asks.part_bytes / 2
 
 
-class _Requests(NamedTuple):
+class _Requests:
     """How a maker requests the pieces of its lanes: in parts, several at a time.
+
+    Args:
+        run: The pass.
+        lanes: Of all makers.
+        share: The part of all samples that the maker reads.
 
     Attributes:
         pieces: Number of pieces.
         parts: Parts of each piece.
         part_bytes: Mean length of a part.
-        first_byte_s: Time from a request to its first byte.
         part_s: Time from a request to its last byte.
         held_s: Time until a part is decoded, and the next one is requested in its place.
         start: How many requests the byte budget allows at the beginning.
@@ -470,53 +468,34 @@ class _Requests(NamedTuple):
         least_bytes: Bytes requested ahead while no stage waits for bytes.
     """
 
-    pieces: int
-    parts: int
-    part_bytes: float
-    first_byte_s: float
-    part_s: float
-    held_s: float
-    start: float
-    most: float
-    limit: str
-    least_bytes: int
-
-    @classmethod
-    def of(cls, run: PlannedRun, lanes: _Lanes, share: float) -> _Requests:
-        """The requests of a maker that reads this share of all samples."""
+    def __init__(self, run: PlannedRun, lanes: _Lanes, share: float) -> None:
+        self._run = run
         own_lanes = -(-lanes.samples.shape[1] // lanes.makers)
         memory = share_memory(run.memory_limit, pins=False)
         read_bytes, _ = share_with_operators(memory.read_bytes // lanes.makers, int(run.map_s > 0))
         first_bytes, later_bytes = part_sizes(read_bytes // own_lanes)
         pieces = max((len(run.shards[0]) + run.lane_count * run.is_indexed) * share, 1.0)
         piece_bytes = run.size_bytes * share / pieces
-        parts = 1 + max(math.ceil((piece_bytes - first_bytes) / later_bytes), 0)
-        part_bytes = piece_bytes / parts
-        part_s = run.first_byte_s + part_bytes / run.connection_bytes_s
+        self.pieces = math.ceil(pieces)
+        self.parts = 1 + max(math.ceil((piece_bytes - first_bytes) / later_bytes), 0)
+        self.part_bytes = piece_bytes / self.parts
+        self.part_s = run.first_byte_s + self.part_bytes / run.connection_bytes_s
         # A single part reserves the size of a first one, since the length of the shard is known only from its
         # answer. Later parts are requested after it, which is a second round trip; one is being decoded.
-        held_bytes, held_s, fit = float(first_bytes), part_s, read_bytes / first_bytes
-        if parts > 1:
-            held_bytes, held_s, fit = part_bytes, part_s * (1 + 2 / parts), read_bytes / part_bytes - 1
-        allowed = min(ConcurrencyLimit.most, MOST_SHARDS_AHEAD * own_lanes * parts)
-        least_bytes = read_ahead_of(own_lanes, read_bytes).size_bytes
-        return cls(
-            math.ceil(pieces),
-            parts,
-            part_bytes,
-            run.first_byte_s,
-            part_s,
-            held_s,
-            least_bytes / held_bytes,
-            max(min(fit, allowed), 1.0),
-            "memory_limit" if fit < allowed else "store",
-            least_bytes,
-        )
+        held_bytes, self.held_s, fit = float(first_bytes), self.part_s, read_bytes / first_bytes
+        if self.parts > 1:
+            held_bytes, fit = self.part_bytes, read_bytes / self.part_bytes - 1
+            self.held_s = self.part_s * (1 + 2 / self.parts)
+        allowed = min(ConcurrencyLimit.most, MOST_SHARDS_AHEAD * own_lanes * self.parts)
+        self.least_bytes = read_ahead_of(own_lanes, read_bytes).size_bytes
+        self.start = self.least_bytes / held_bytes
+        self.most: float = max(min(fit, allowed), 1.0)
+        self.limit = "memory_limit" if fit < allowed else "store"
 
-    def first_s(self, size: float, run: PlannedRun) -> float:
+    def first_s(self, size: float) -> float:
         """Time until so many bytes are received, which are requested first."""
         if size <= self.part_bytes:
-            return self.first_byte_s + size / run.connection_bytes_s
+            return self._run.first_byte_s + size / self._run.connection_bytes_s
         return self.elapsed_s(math.ceil(size / self.part_bytes))
 
     def elapsed_s(self, parts: int) -> float:
@@ -525,17 +504,18 @@ class _Requests(NamedTuple):
         The first waves grow: by a request for each answer, as ``ConcurrencyLimit`` allows, and by the bytes
         that ``ReadAhead`` adds in each round.
         """
-        body_s, waves, left = self.part_s - self.first_byte_s, 0.0, float(parts)
+        first_byte_s, waves, left = self._run.first_byte_s, 0.0, float(parts)
+        body_s = self.part_s - first_byte_s
         while left > 0:
-            doublings = (waves * self.held_s + body_s) / self.first_byte_s if self.first_byte_s else math.inf
+            doublings = (waves * self.held_s + body_s) / first_byte_s if first_byte_s else math.inf
             rounds = waves + (body_s > ROUND_S)
             requests = ConcurrencyLimit.start * 2 ** min(doublings, 8)
             sent = max(min(self.most, requests, self.start * MOST_GROWTH**rounds), 1.0)
             if sent == self.most:
-                return self.first_byte_s + self.held_s * (waves + self._waves_of(left))
+                return first_byte_s + self.held_s * (waves + self._waves_of(left))
             left -= sent
             waves += 1
-        return self.first_byte_s + waves * self.held_s
+        return first_byte_s + waves * self.held_s
 
     def _waves_of(self, parts: float) -> float:
         """Waves of full size. Single parts arrive together, so the last wave counts as a whole one."""

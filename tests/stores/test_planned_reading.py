@@ -108,7 +108,8 @@ def test_a_plan_is_told_length_and_version_and_its_layout_goes_along(serve: Serv
     with reading([(server.url_of("x"), wanting(1, seen=seen))]) as run:
         chunks = run.out.receive()
         assert chunks.receive() == b"de"
-        assert (chunks.total, chunks.layout.spans, chunks.layout.samples) == (seen[0].length, ((3, 5),), 2)
+        layout = chunks.shard.layout
+        assert (chunks.shard.length, layout.spans, layout.samples) == (seen[0].length, ((3, 5),), 2)
     assert len({answer.version for answer in seen}) == 1 and seen[0].version is not None
 
 

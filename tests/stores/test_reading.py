@@ -120,7 +120,7 @@ def test_the_length_of_a_shard_is_told_with_its_first_bytes_or_not_known_at_all(
     with _answering(in_chunks) as url, reading([server.url_of("x"), url]) as run:
         for total in (3, None):
             chunks = run.out.receive()
-            assert (chunks.receive(), chunks.total) == (b"abc", total)
+            assert (chunks.receive(), chunks.shard.length) == (b"abc", total)
             with pytest.raises(EndOfChannel):
                 chunks.receive()
 
