@@ -287,6 +287,9 @@ class Copy:
     Args:
         file: Its file; the copy is one of its holders.
         header: As found when it was opened.
+
+    Attributes:
+        growing: Whether more bytes may come.
     """
 
     def __init__(self, file: Descriptor, header: Header) -> None:
@@ -296,14 +299,9 @@ class Copy:
         self._stretches = Stretches(header)
         self.filled = header.size if header.state is CopyState.COMPLETE else 0
         self.error: StoreError | None = None
-        self._growing = header.state is CopyState.FILLING
+        self.growing = header.state is CopyState.FILLING
         self._changed = asyncio.Event()
         self._readers = 1
-
-    @property
-    def growing(self) -> bool:
-        """Whether more bytes may come."""
-        return self._growing
 
     def share(self) -> Copy:
         """This copy, for one more reader."""
@@ -337,8 +335,8 @@ class Copy:
 
     def end(self, *, whole: bool = False, error: StoreError | None = None) -> None:
         """The copy is whole, or no further bytes will come; ``error`` if the shard is unavailable."""
-        if self._growing:
-            self._growing = False
+        if self.growing:
+            self.growing = False
             self.filled = self.size if whole else self.filled
             self.error = error
             self._wake()

@@ -166,12 +166,15 @@ class Log:
     Only the server's thread writes. Readers take no lock: bytes are counted before they are passed to the
     kernel and corrected after, so a client that has received a byte finds it counted, and a reader on an
     event loop never waits for the server.
+
+    Attributes:
+        concurrent: Requests being answered now.
     """
 
     def __init__(self) -> None:
         self._entries: list[LoggedRequest] = []
         self._idle = threading.Condition()
-        self._concurrent = 0
+        self.concurrent = 0
         self._max_concurrent = 0
         self._connections = 0
         self._open_connections = 0
@@ -197,19 +200,15 @@ class Log:
             headers=request.headers,
         )
         self._entries.append(entry)
-        self._concurrent += 1
-        self._max_concurrent = max(self._max_concurrent, self._concurrent)
+        self.concurrent += 1
+        self._max_concurrent = max(self._max_concurrent, self.concurrent)
         return entry
 
     def end(self) -> None:
         """A request was answered, or its client left."""
         with self._idle:
-            self._concurrent -= 1
+            self.concurrent -= 1
             self._idle.notify_all()
-
-    @property
-    def concurrent(self) -> int:
-        return self._concurrent
 
     def requests(self) -> list[LoggedRequest]:
         """Copies of the entries so far, in order of arrival."""
@@ -222,11 +221,11 @@ class Log:
             bytes_sent=sum(entry.bytes_sent for entry in entries),
             connections=self._connections,
             max_concurrent=self._max_concurrent,
-            concurrent=self._concurrent,
+            concurrent=self.concurrent,
             open_connections=self._open_connections,
         )
 
     def wait_idle(self, within_s: float) -> bool:
         """Wait until no request is being answered; False if one still is after ``within_s``."""
         with self._idle:
-            return self._idle.wait_for(lambda: self._concurrent == 0, within_s)
+            return self._idle.wait_for(lambda: self.concurrent == 0, within_s)

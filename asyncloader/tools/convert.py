@@ -6,9 +6,9 @@ import os
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import partial
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import FormatError, WorkerDiedError
 from ..flow.channel import EndOfChannel
@@ -16,7 +16,7 @@ from ..flow.process import usable_processors
 from ..observe.report import open_bar
 from ..pipeline.folders import open_shards
 from ..quantity import as_count, parse_bytes
-from ..shards.destinations import FolderDestination, open_destination
+from ..shards.destinations import Destination, FolderDestination, open_destination
 from ..shards.expectations import Expected
 from ..shards.index_lookup import has_index_option
 from ..shards.open_shard import OpenShard, encoded_bytes, open_shard, schema_from, schema_of, table_of
@@ -340,9 +340,13 @@ def _make_missing(
             assert target.shuffle is not None
             parts = spill(source, samples, target.shuffle, stack.enter_context(job.destination.scratch()))
             read = [(0, samples)]
-        makers = [_ShardMaker(job, cuts.schema) for _ in range(min(max(workers, 1), len(runs)))]
+        shares: list[list[_Run]] = [[] for _ in range(min(max(workers, 1), len(runs)))]
+        counts = [0] * len(shares)  # shards of each
         for run in runs:
-            min(makers, key=attrgetter("shards")).take(parts.part(run[0].first, run[-1].stop), run)
+            least = counts.index(min(counts))
+            shares[least].append((parts.part(run[0].first, run[-1].stop), run))
+            counts[least] += len(run)
+        makers = [partial(_make_shards, target, job.destination, cuts.schema, share) for share in shares]
         bar = None
         if progress:
             bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made)))
@@ -360,51 +364,43 @@ def _make_missing(
     return made, missing
 
 
-class _ShardMaker:
-    """Makes shards in runs; a worker runs it, or this process.
+_Run: TypeAlias = tuple[Source | SpilledSamples, Sequence[NewShard]]
+"""Samples, and the shards to make of them, one after another."""
+
+_Steps: TypeAlias = Generator[tuple[tuple[str, Expected], None], None, None]
+
+
+def _make_shards(
+    target: ShardTarget, destination: Destination, message: bytes | None, runs: Sequence[_Run]
+) -> _Steps:
+    """Make shards, and note each when it is whole; in a worker, or in this process.
 
     Args:
-        job: Whose shards.
-        schema: Of Parquet, as ``Cuts`` has it.
+        target: What to make.
+        destination: Where the shards go.
+        message: The schema of Parquet, as ``Cuts`` has it.
+        runs: The shards.
+
+    Yields:
+        The name of each and what it is, and None.
+
+    Raises:
+        FormatError: The sources have another number of samples than were counted.
+        ValueError: A value that the target cannot keep; with a note of its sample.
+        StoreError, OSError: The sources cannot be read, or the shards cannot be written.
     """
-
-    def __init__(self, job: Conversion, schema: bytes | None) -> None:
-        self.shards = 0
-        self._runs: list[tuple[Source | SpilledSamples, Sequence[NewShard]]] = []
-        self._target = job.target
-        self._destination = job.destination
-        self._schema = schema
-
-    def take(self, part: Source | SpilledSamples, run: Sequence[NewShard]) -> None:
-        """Make these shards too; ``part`` has their samples."""
-        self._runs.append((part, run))
-        self.shards += len(run)
-
-    def __call__(self) -> Generator[tuple[tuple[str, Expected], None], None, None]:
-        """Make the shards, and note each when it is whole.
-
-        Yields:
-            Its name and what it is, and None.
-
-        Raises:
-            FormatError: The sources have another number of samples than were counted.
-            ValueError: A value that the target cannot keep; with a note of its sample.
-            StoreError, OSError: The sources cannot be read, or the shards cannot be written.
-        """
-        target, keep = self._target, self._target.keep()
-        schema = None if self._schema is None else schema_from(self._schema)
-        for part, run in self._runs:
-            with closing(part.samples()) as samples:
-                for new in run:
-                    draft = self._destination.draft(new.name)
-                    shard = open_shard(draft, target.format, target.compression, schema)
-                    try:
-                        made = _fill(shard, new, samples, keep, is_last=new is run[-1])
-                    except BaseException:
-                        shard.discard()
-                        raise
-                    note_shard(self._destination, new.name, made)
-                    yield (new.name, made), None
+    keep, schema = target.keep(), None if message is None else schema_from(message)
+    for part, run in runs:
+        with closing(part.samples()) as samples:
+            for new in run:
+                shard = open_shard(destination.draft(new.name), target.format, target.compression, schema)
+                try:
+                    made = _fill(shard, new, samples, keep, is_last=new is run[-1])
+                except BaseException:
+                    shard.discard()
+                    raise
+                note_shard(destination, new.name, made)
+                yield (new.name, made), None
 
 
 def _fill(shard: OpenShard, new: NewShard, samples: Samples, keep: Keep, is_last: bool) -> Expected:
@@ -429,7 +425,7 @@ def _fill(shard: OpenShard, new: NewShard, samples: Samples, keep: Keep, is_last
     return shard.finish()
 
 
-def _made_by(makers: Sequence[_ShardMaker]) -> Generator[tuple[str, Expected], None, None]:
+def _made_by(makers: Sequence[partial[_Steps]]) -> Generator[tuple[str, Expected], None, None]:
     """The shards of each maker, which runs in a process of its own, as they are finished."""
     try:
         with WorkerPool(makers, prefetch=_MOST_AHEAD) as pool:

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from inspect import isawaitable
@@ -150,12 +150,7 @@ class StaticKeys:
     token: str | None = field(default=None, repr=False)
 
     def __call__(self) -> dict[str, Any]:
-        return {
-            "access_key_id": self.access_key_id,
-            "secret_access_key": self.secret_access_key,
-            "token": self.token,
-            "expires_at": None,
-        }
+        return {**asdict(self), "expires_at": None}
 
 
 @dataclass
