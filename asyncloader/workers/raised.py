@@ -12,6 +12,7 @@ import io
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..errors import format_frames
@@ -36,7 +37,7 @@ def dump_error(error: BaseException, place: str) -> Dumped:
         place: Where, named in a note together with the frames.
     """
     stand_in = _stand_in(error)
-    plain = _dump(stand_in, place, own=False, chained=False)
+    plain = _Form(stand_in, place, own=False, chained=False).dump(stand_in)
     return next(_attempts(error, stand_in, place), plain), plain
 
 
@@ -60,7 +61,7 @@ def _attempts(error: BaseException, stand_in: Exception, place: str) -> Iterator
     for candidate in candidates:
         for own, chained in ((True, True), (False, True), (False, False)):
             try:
-                pickled = _dump(candidate, place, own, chained)
+                pickled = _Form(candidate, place, own, chained).dump(candidate)
                 loaded = pickle.loads(pickled)
             except Exception:
                 continue
@@ -97,59 +98,46 @@ def _notes_of(error: BaseException) -> list[str]:
     return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
 
 
-def _dump(error: BaseException, place: str, own: bool, chained: bool) -> bytes:
-    file = io.BytesIO()
-    _ErrorPickler(file, error, place, own, chained).dump(error)
-    return file.getvalue()
+@dataclass(frozen=True)
+class _Form:
+    """How an error and those that it refers to are pickled.
 
-
-class _ErrorPickler(Homeward):
-    """Pickles errors, wherever they are met, so that they are rebuilt as this module says.
-
-    Args:
-        file: Where to.
+    Attributes:
         error: The outermost error; it always gets a note of the place, even without frames.
         place: Where it happened.
         own: Use the ``__reduce__`` of errors that define one.
         chained: Keep causes and contexts as objects; otherwise they are part of the note with the frames.
-        tried: By id each value that was pickled on its own, and whether it pickles. Shared by the picklers
-            for the values within: each value is tried once, even if several errors refer to it.
+        tried: By id each value that was pickled on its own, and whether it pickles. Each value is tried once,
+            even if several errors refer to it.
     """
 
-    def __init__(
-        self,
-        file: io.BytesIO,
-        error: BaseException,
-        place: str,
-        own: bool,
-        chained: bool,
-        tried: dict[int, tuple[Any, bool]] | None = None,
-    ) -> None:
-        super().__init__(file, protocol=5)
-        self._error = error
-        self._place = place
-        self._own = own
-        self._chained = chained
-        self._tried = {} if tried is None else tried
+    error: BaseException
+    place: str
+    own: bool
+    chained: bool
+    tried: dict[int, tuple[Any, bool]] = field(default_factory=dict)
 
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, BaseException):
-            return self._reduce(value)
-        return super().reducer_override(value)
+    def dump(self, value: Any) -> bytes:
+        """The pickle of the error, or of a value within."""
+        file = io.BytesIO()
+        pickler = _ErrorPickler(file, protocol=5)
+        pickler.form = self
+        pickler.dump(value)
+        return file.getvalue()
 
-    def _reduce(self, error: BaseException) -> Any:
+    def reduce(self, error: BaseException) -> Any:
         make, arguments, attributes = self._parts(error)
         cause, context = error.__cause__, None if error.__suppress_context__ else error.__context__
         frames = format_frames(error)
-        if not self._chained and (cause or context):
+        if not self.chained and (cause or context):
             frames = "".join(traceback.format_exception(error))
-        if not self._chained:
+        if not self.chained:
             cause = context = None
         notes = _notes_of(error)
         if frames:
-            notes.append(f"{self._place}:\n{frames}")
-        elif error is self._error:
-            notes.append(self._place)
+            notes.append(f"{self.place}:\n{frames}")
+        elif error is self.error:
+            notes.append(self.place)
         state = (attributes, notes, cause, context, error.__suppress_context__)
         # The state is set by a function once the pickle knows the object: errors may form cycles.
         return make, arguments, state, None, None, _complete
@@ -158,7 +146,7 @@ class _ErrorPickler(Homeward):
         """How to make the error: a function, its arguments, and what ``__setstate__`` is given then."""
         kind, native = type(error), _native(type(error))
         plain = kind.__reduce__ is native.__reduce__ and kind.__reduce_ex__ is object.__reduce_ex__
-        if self._own and not plain:
+        if self.own and not plain:
             made, arguments, state = (*error.__reduce_ex__(5), None)[:3]
             return made, arguments, state
         _, arguments, state = (*native.__reduce__(error), None)[:3]
@@ -169,19 +157,27 @@ class _ErrorPickler(Homeward):
         return _make, (kind, *kept), state
 
     def _pickles(self, value: Any) -> bool:
-        if id(value) in self._tried:
-            return self._tried[id(value)][1]
+        if id(value) in self.tried:
+            return self.tried[id(value)][1]
         # Kept, so that its id is not reused. In a cycle it is met again while it is tried: whether it pickles
         # is then found out by the outermost trial.
-        self._tried[id(value)] = value, True
-        file = io.BytesIO()
+        self.tried[id(value)] = value, True
         try:
-            within = _ErrorPickler(file, self._error, self._place, self._own, self._chained, self._tried)
-            within.dump(value)
-            pickle.loads(file.getvalue())
+            pickle.loads(self.dump(value))
         except Exception:
-            self._tried[id(value)] = value, False
-        return self._tried[id(value)][1]
+            self.tried[id(value)] = value, False
+        return self.tried[id(value)][1]
+
+
+class _ErrorPickler(Homeward):
+    """Pickles errors, wherever they are met, so that they are rebuilt as this module says."""
+
+    form: _Form
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, BaseException):
+            return self.form.reduce(value)
+        return super().reducer_override(value)
 
 
 def _native(kind: type[BaseException]) -> type[BaseException]:
