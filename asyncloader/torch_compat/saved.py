@@ -14,17 +14,8 @@ from typing import Any
 from ..plan.states import refuse_torchdatas
 from ..plan.topology import World
 from ..quantity import as_whole
+from . import stateful
 from .adapt import is_iterable
-from .stateful import (
-    DEFAULT,
-    Said,
-    States,
-    Unsaid,
-    decode_states,
-    encode_states,
-    innermost_sampler,
-    leaves_default_alone,
-)
 
 _VERSION = 2
 
@@ -40,7 +31,7 @@ class SavedPart:
         finished: Whether this was in a pass that is over: reading continues with the next one.
     """
 
-    state: Said | None = None
+    state: stateful.Said | None = None
     batches: int = 0
     ended: bool = False
     finished: bool = False
@@ -69,10 +60,10 @@ class Saved:
     early: tuple[int, ...] = ()
     finished: bool = False
     base_seed: int | None = None
-    start: States = field(default_factory=dict)
-    now: States = field(default_factory=dict)
+    start: stateful.States = field(default_factory=dict)
+    now: stateful.States = field(default_factory=dict)
     epoch: int | None = None
-    sampler: Said | None = None
+    sampler: stateful.Said | None = None
     sampler_ended: bool = False
     parts: tuple[SavedPart, ...] = ()
     turn: int = 0
@@ -89,6 +80,7 @@ def save_saved(saved: Saved, loader: Any, world: World) -> dict[str, Any]:
     Raises:
         Exception: What the ``state_dict`` of a dataset or sampler raised.
     """
+    encode = stateful.encode_states
     return {
         "version": _VERSION,
         "kind": "torch",
@@ -100,7 +92,7 @@ def save_saved(saved: Saved, loader: Any, world: World) -> dict[str, Any]:
         "finished": saved.finished,
         "epoch": saved.epoch,
         "base_seed": saved.base_seed,
-        "generators": {"start": encode_states(saved.start), "now": encode_states(saved.now)},
+        "generators": {"start": encode(saved.start), "now": encode(saved.now)},
         "sampler": {"state": _plain(saved.sampler), "ended": saved.sampler_ended},
         "workers": [{**asdict(part), "state": _plain(part.state)} for part in saved.parts],
         "turn": saved.turn,
@@ -174,8 +166,8 @@ def _read(state: Mapping[str, Any]) -> Saved:
         early=tuple(map(_count, state["early"])),
         finished=bool(state["finished"]),
         base_seed=None if seed is None else int(seed),
-        start=decode_states(generators["start"]),
-        now=decode_states(generators["now"]),
+        start=stateful.decode_states(generators["start"]),
+        now=stateful.decode_states(generators["now"]),
         epoch=None if epoch is None else int(epoch),
         sampler=_pickled(state["sampler"]["state"]),
         sampler_ended=bool(state["sampler"]["ended"]),
@@ -197,7 +189,7 @@ def _of_another_rank(saved: Saved, keeps_parts: bool) -> Saved:
     A map-style dataset gets the state of the other rank's: its sampler decides which samples come.
     """
     start, now = (
-        {name: state for name, state in states.items() if name != DEFAULT}
+        {name: state for name, state in states.items() if name != stateful.DEFAULT}
         for states in (saved.start, saved.now)
     )
     return replace(saved, start=start, now=now, base_seed=None, parts=saved.parts if keeps_parts else ())
@@ -205,7 +197,7 @@ def _of_another_rank(saved: Saved, keeps_parts: bool) -> Saved:
 
 def _check_agrees(then: dict[str, Any], whose: tuple[Any, Any], loader: Any, world: World) -> None:
     now = _describe(loader)
-    if is_iterable(loader.dataset) or not leaves_default_alone(loader):
+    if is_iterable(loader.dataset) or not stateful.leaves_default_alone(loader):
         # Otherwise all ranks draw one order, each its own part of it: a checkpoint of rank 0 works for all.
         then |= dict(zip(("rank", "world_size"), whose, strict=True))
         now |= {"rank": world.rank, "world_size": world.size}
@@ -226,7 +218,7 @@ def _describe(loader: Any) -> dict[str, Any]:
     told = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     if is_iterable(loader.dataset):
         return {"dataset": type(loader.dataset).__qualname__, **told}
-    sampler = innermost_sampler(loader)
+    sampler = stateful.innermost_sampler(loader)
     told["sampler"] = type(sampler).__qualname__
     if type(sampler).__module__.startswith("torch.utils.data"):
         # With another number another order would be drawn. A length of a user's sampler may change by epoch.
@@ -234,8 +226,8 @@ def _describe(loader: Any) -> dict[str, Any]:
     return told
 
 
-def _plain(said: Said | None) -> Any:
-    if isinstance(said, Unsaid):
+def _plain(said: stateful.Said | None) -> Any:
+    if isinstance(said, stateful.Unsaid):
         raise said.told()
     return None if said is None else pickle.loads(said)
 

@@ -21,17 +21,8 @@ from typing import Any, TypeAlias
 
 from ..errors import WorkerDiedError, describe_exit, raise_told
 from ..flow.channel import ChannelClosed, EndOfChannel
+from . import link
 from .lifeline import Lifeline, observe
-from .link import (
-    DONT_WAIT,
-    FROM_WORKER,
-    MOST_FREED,
-    BatchSource,
-    FromWorker,
-    Grant,
-    receive_message,
-    send_grant,
-)
 from .packing import unpack
 from .raised import load_error
 from .slots import InboundSlots
@@ -130,7 +121,7 @@ class AnyWorker(ABC):
                 self._settle()
 
     @abstractmethod
-    def sources(self) -> Sequence[BatchSource]:
+    def sources(self) -> Sequence[link.BatchSource]:
         """What is readable when there is something to receive."""
 
     @abstractmethod
@@ -211,7 +202,7 @@ class Worker(AnyWorker):
         self.grace_s = grace_s
         self._connection = connection
         self._slots = slots
-        self._owed = Grant(0, (), ())
+        self._owed = link.Grant(0, (), ())
         self._silent = False
 
     @property
@@ -238,7 +229,7 @@ class Worker(AnyWorker):
             if self._is_over:
                 raise ChannelClosed
             try:
-                message, descriptors = receive_message(self._connection, DONT_WAIT)
+                message, descriptors = link.receive_message(self._connection, link.DONT_WAIT)
             except BlockingIOError:
                 message, descriptors = b"", ()
             except ConnectionError:
@@ -264,17 +255,17 @@ class Worker(AnyWorker):
 
     def _understand(self, message: bytes, descriptors: Sequence[int]) -> tuple[int, int] | None:
         """Of a batch its slot, or 0, and the offset of its message in the slot, unused if it is inline."""
-        kind, slot, at = FROM_WORKER.unpack_from(message)
+        kind, slot, at = link.FROM_WORKER.unpack_from(message)
         for descriptor in descriptors:
             self._slots.add(slot, descriptor)
-        if kind == FromWorker.BATCH:
+        if kind == link.FromWorker.BATCH:
             return slot, at
-        if kind == FromWorker.DROP:
+        if kind == link.FromWorker.DROP:
             self._slots.drop(slot)
-        elif kind == FromWorker.END:
+        elif kind == link.FromWorker.END:
             self._verdict = EndOfChannel
         else:
-            dumped = unpack(memoryview(message)[FROM_WORKER.size :], self._slots.lend(slot), at)
+            dumped = unpack(memoryview(message)[link.FROM_WORKER.size :], self._slots.lend(slot), at)
             self._verdict = lambda: load_error(dumped)
         return None
 
@@ -282,7 +273,7 @@ class Worker(AnyWorker):
         pages = self._slots.lend(slot)
         self._grant()  # first: the worker makes the next batch while this one is unpickled
         try:
-            batch, note = unpack(memoryview(message)[FROM_WORKER.size :], pages, at)
+            batch, note = unpack(memoryview(message)[link.FROM_WORKER.size :], pages, at)
         except Exception as error:
             error.add_note(f"while rebuilding a batch from {self.name}")
             raise
@@ -290,16 +281,16 @@ class Worker(AnyWorker):
 
     def _grant(self) -> None:
         credits, freed, retired = self._owed
-        freed = freed or self._slots.take_freed(MOST_FREED)
-        retired = retired or self._slots.take_retired(MOST_FREED)
-        self._owed = Grant(credits + 1, freed, retired)
+        freed = freed or self._slots.take_freed(link.MOST_FREED)
+        retired = retired or self._slots.take_retired(link.MOST_FREED)
+        self._owed = link.Grant(credits + 1, freed, retired)
         try:
-            send_grant(self._connection, self._owed)
+            link.send_grant(self._connection, self._owed)
         except BlockingIOError:
             return  # a backlog of unread grants: there are batches to come, and this goes with the next
         except OSError:
             return  # the worker has ended; what it sent and how it ended is still to be read
-        self._owed = Grant(0, (), ())
+        self._owed = link.Grant(0, (), ())
 
     def _death(self) -> WorkerDiedError:
         exitcode, failure = self.lifeline.exitcode, self.lifeline.failure
