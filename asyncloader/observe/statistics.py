@@ -183,16 +183,15 @@ class Statistics:
 
     def totals(self) -> Totals:
         """The sums of all passes of the loader, including this one: numbers that never become less."""
-        before, network = self.earlier, NetworkCounts()
-        network.add(before.network)
-        network.add(self.network)
+        before = self.earlier
         counts: dict[str, Any] = {
             each.name: getattr(before, each.name) + getattr(self, each.name)
             for each in fields(Totals)
             if each.name not in ("network", "stages_s")
         }
+        network = Network(*map(sum, zip(astuple(before.network), astuple(self.network), strict=True)))
         stages_s = summed([before.stages_s, *(maker.stages_s for maker in self.makers)])
-        return Totals(**counts, network=Network(*astuple(network)), stages_s=stages_s)
+        return Totals(**counts, network=network, stages_s=stages_s)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
@@ -246,7 +245,7 @@ class NetworkCounts:
         """The difference to an earlier count."""
         return NetworkCounts(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
 
-    def add(self, more: NetworkCounts | Network) -> None:
+    def add(self, more: NetworkCounts) -> None:
         """Count the requests of another process."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(more, name))
