@@ -47,17 +47,10 @@ main(int(sys.argv[1]), int(sys.argv[2]), MODULES)
 """
 
 
-class _Registry:
-    """The server shared by one process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.server: weakref.ref[ForkServer] | None = None
-
-
-# By process id, each with its own lock: a process that was forked while another thread held the lock needs
-# a free one.
-_registries: dict[int, _Registry] = {}
+# The server shared by one process, and what is held to look for it, by process id: a process that was forked
+# while another thread held the lock needs a free one.
+_servers: dict[int, weakref.ref[ForkServer]] = {}
+_locks: dict[int, threading.Lock] = {}
 
 
 class ForkServer:
@@ -83,13 +76,13 @@ class ForkServer:
         Raises:
             RuntimeError: The platform has no memfd.
         """
-        registry = _registries.setdefault(os.getpid(), _Registry())
-        with registry.lock:
-            server = registry.server() if registry.server is not None else None
+        pid = os.getpid()
+        with _locks.setdefault(pid, threading.Lock()):
+            server = _servers[pid]() if pid in _servers else None
             if server is None or not server.alive:
                 server = cls()
                 server.start()
-                registry.server = weakref.ref(server)
+                _servers[pid] = weakref.ref(server)
             return server
 
     def start(self) -> None:
