@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ..errors import users_level
 from ..observe.report import Setup, judge
@@ -16,16 +16,11 @@ from ..observe.trace_keeping import Trace
 from ..plan.lanes import Cursor, check_epoch
 from ..plan.topology import World
 from ..stores.expanding import expand_home
+from .lengths import EpochLengths
 from .run import Run, closing_after
 
 if TYPE_CHECKING:
     from .loader import DataLoader
-
-CountBatches: TypeAlias = Callable[[int], int]
-"""The number of batches of an epoch; TypeError, with the reason, where that is not known."""
-
-KnownBatches: TypeAlias = Callable[[int], int | None]
-"""The number of batches of an epoch; None where that is not known."""
 
 
 class Passes:
@@ -55,11 +50,11 @@ class Passes:
 
     # --- the next pass ---
 
-    def begin(self, count_batches: CountBatches) -> Cursor:
+    def begin(self, lengths: EpochLengths) -> Cursor:
         """Where the next pass begins, which is being opened; closes or checks the latest one."""
         cursor, unread = self._following(), self._unread()
         if unread is None:
-            self._warn_of_cut_epoch(count_batches)
+            self._warn_of_cut_epoch(lengths)
         else:
             unread.close()  # its iterator then raises, and does not give the same samples again
         cursor.is_stopped = False  # it goes on
@@ -80,7 +75,7 @@ class Passes:
         self._next = cursor
         self._next_counts = self._is_loaded = True
 
-    def go_to_epoch(self, epoch: int, known_batches: KnownBatches) -> None:
+    def go_to_epoch(self, epoch: int, lengths: EpochLengths) -> None:
         """Make the next pass that of ``epoch``: from where it would begin, if that is in this very epoch.
 
         Raises:
@@ -89,7 +84,7 @@ class Passes:
         following = self._following()
         if following.epoch != epoch:
             if self._is_loaded and following.batches:
-                length = known_batches(following.epoch)
+                length = lengths.known_batches(following.epoch)
                 check_epoch(epoch, following.epoch, following.batches, length)
             following, self._is_loaded = Cursor(epoch, following.lanes), False
         self._next, self._next_counts = following, True
@@ -115,12 +110,12 @@ class Passes:
             return stopped
         return self._next if self._is_read_out(run) else run.cursor
 
-    def length(self, count_batches: CountBatches) -> int:
+    def length(self, lengths: EpochLengths) -> int:
         """The length of the running pass, or of the next one if there is none."""
         run = self.latest
         cursor = self._following() if run is None or run.is_over or self._next_counts else run.cursor
         if cursor.epoch not in self._lengths:
-            self._lengths[cursor.epoch] = count_batches(cursor.epoch)
+            self._lengths[cursor.epoch] = lengths.batches(cursor.epoch)
         length = self._lengths[cursor.epoch]
         if run is not None and cursor is run.cursor and not run.counters.batches:
             self._promised = length
@@ -159,13 +154,13 @@ class Passes:
         """Whether a pass is at its end, or at the length that its consumer knows."""
         return run.exhausted or run.cursor.batches == self._promised
 
-    def _warn_of_cut_epoch(self, count_batches: CountBatches) -> None:
+    def _warn_of_cut_epoch(self, lengths: EpochLengths) -> None:
         """Warn if the latest pass was left where another epoch ends: its consumer takes all to be alike."""
         run = self.latest
         if run is None or run.exhausted or run.cursor.batches not in self._lengths.values():
             return
         epoch, delivered = run.cursor.epoch, run.cursor.batches
-        if delivered < (length := count_batches(epoch)):
+        if delivered < (length := lengths.batches(epoch)):
             warnings.warn(
                 f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
                 "ends: the loop takes len(loader) for the length of all epochs, as Lightning's Trainer does. "

@@ -14,7 +14,7 @@ import torch.utils.data
 from ..device import check_device, open_stage
 from ..errors import StoreError, drop_frames
 from ..observe.report import ProgressBar, Report, judge
-from ..observe.statistics import Meter, Statistics
+from ..observe.statistics import Statistics
 from ..pipeline.batching import Batching
 from ..pipeline.components import counted_names, leaves_of
 from ..pipeline.dataset import AsyncIterableDataset, Dataset, from_iterable, stages_of
@@ -36,7 +36,7 @@ from .lengths import EpochLengths, check_shares, dealt_as, if_empty_of
 from .options import check_attached, check_streaming
 from .passes import Passes, close_unbegun, meter_maker
 from .run import BatchIterator, LanesInThread, Run, stream_in_thread
-from .workers import draw_base_seed, start_server, stream_in_workers
+from .workers import draw_base_seed, expected_modules, stream_in_workers
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -113,7 +113,10 @@ class StreamKind:
         if loader.workers is not None:
             self._bench = Bench(loader.workers, loader.persistent_workers)
         elif loader.num_workers:
-            self._forkserver = start_server(self._stages, loader.collate_fn, loader.worker_init_fn)
+            # Started early, since that takes a while.
+            self._forkserver = ForkServer.shared()
+            functions = loader.collate_fn, loader.worker_init_fn
+            self._forkserver.preload(expected_modules(self._stages, *functions))
 
     # --- iterating ---
 
@@ -125,7 +128,7 @@ class StreamKind:
             check_shares(options, self._passes.next_epoch)
         self._look(options)
         lengths = EpochLengths(options)
-        cursor = self._passes.begin(lengths.batches)
+        cursor = self._passes.begin(lengths)
         if loader.lanes is None and not cursor.rows:
             self._log_lanes()
         setup, latest, bar = options.setup(), self._passes.latest, None
@@ -150,7 +153,13 @@ class StreamKind:
             notes = NoteSink(job, counters)
             # Drawn also without workers, as torch does.
             seed = draw_base_seed(options.generator, again=cursor.batches > 0)
-            lanes = self._open_lanes(job, options, seed, notes, counters, stack)
+            lanes: LanesInThread | Fleet
+            if options.num_workers and job.turns:
+                if not options.on_cluster:
+                    self._forkserver = ForkServer.shared()
+                lanes = stream_in_workers(job, options, seed, notes, counters, stack, self._bench)
+            else:
+                lanes = stream_in_thread(job, options, notes, counters, stack)
             stack.callback(notes.warn_of_shortfalls)
             source = open_stage(
                 keep_in_step(lanes, options, cursor, counters, stack),
@@ -179,14 +188,14 @@ class StreamKind:
 
     def length(self, loader: DataLoader[Any]) -> int:
         """How many batches a pass has; TypeError, with the reason, where that is not known."""
-        return self._passes.length(EpochLengths(self._options(loader)).batches)
+        return self._passes.length(EpochLengths(self._options(loader)))
 
     def set_epoch(self, loader: DataLoader[Any], epoch: int) -> None:
         """Make the next pass that of ``epoch``."""
         number = as_whole(epoch)
         if number is None or number < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
-        self._passes.go_to_epoch(number, EpochLengths(self._options(loader)).known_batches)
+        self._passes.go_to_epoch(number, EpochLengths(self._options(loader)))
 
     def follow_epoch(self, loader: DataLoader[Any], epoch: int) -> None:
         """Make the next pass that of ``epoch``, which a trainer has reached, unless it is a later one."""
@@ -297,22 +306,6 @@ class StreamKind:
                 self._lane_count,
                 name_world_sizes(self._lane_count),
             )
-
-    def _open_lanes(
-        self,
-        job: LanesJob,
-        options: StreamOptions,
-        seed: int,
-        notes: NoteSink,
-        counters: Meter,
-        stack: ExitStack,
-    ) -> LanesInThread | Fleet:
-        """The job's batches, made in this process or in workers."""
-        if options.num_workers == 0 or not job.turns:
-            return stream_in_thread(job, options, notes, counters, stack)
-        if not options.on_cluster:
-            self._forkserver = ForkServer.shared()
-        return stream_in_workers(job, options, seed, notes, counters, stack, self._bench)
 
 
 def _job(options: StreamOptions, cursor: Cursor) -> LanesJob:

@@ -56,18 +56,6 @@ _ALWAYS = (
 _WITH_TORCH = ("torch", f"{_PACKAGE}.torch_compat.worker_info", f"{_PACKAGE}.collate.default")
 
 
-def start_server(stages: Stages, *functions: Any) -> ForkServer:
-    """The process that workers will come from, started early since that takes a while.
-
-    Args:
-        stages: What to stream.
-        functions: ``collate_fn``, ``worker_init_fn`` and other functions of the user's.
-    """
-    server = ForkServer.shared()
-    server.preload(expected_modules(stages, *functions))
-    return server
-
-
 def modules_to_preload(sent: Collection[str], collate_fn: Callable[[Any], Any]) -> list[str]:
     """What to import once for all workers.
 
@@ -85,7 +73,12 @@ def modules_to_preload(sent: Collection[str], collate_fn: Callable[[Any], Any]) 
 
 
 def expected_modules(stages: Stages, *functions: Any) -> list[str]:
-    """The same, before there is a job: judged by functions and operators, not by what is read."""
+    """The same, before there is a job: judged by functions and operators, not by what is read.
+
+    Args:
+        stages: What to stream.
+        functions: ``collate_fn``, ``worker_init_fn`` and other functions of the user's.
+    """
     clients: list[str] = []
     for source in leaves_of(stages):
         if not isinstance(source, Shards):
