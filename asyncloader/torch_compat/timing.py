@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 from ..blocks import bytes_of
 from ..blocks.memory import borrowing
 from ..observe.statistics import Meter
-from ..observe.stopwatch import COLLATE, IDLE, PINNING, RECEIVING, SAMPLER, SENDING, Spent, Stopwatch
+from ..observe.stopwatch import COLLATE, IDLE, PINNING, RECEIVING, SAMPLER, Spent, Stopwatch
 from ..observe.tracing import Recorder
 from .adapt import Adapter, is_iterable
 from .reading import TaggedBatch
@@ -70,10 +70,6 @@ class WorkerTimer:
         """There is no task. Before the first one, this is still the start."""
         if self._has_begun:
             self.stopwatch.enter(IDLE)
-
-    def send(self) -> None:
-        """The batch is sent."""
-        self.stopwatch.enter(SENDING)
 
     def collate(self) -> None:
         """The dataset has returned what becomes a batch."""

@@ -32,6 +32,7 @@ from torch.utils.data import get_worker_info as torch_worker_info
 from ..blocks.memory import lend
 from ..collate.default import use_own_rules
 from ..flow.channel import EndOfChannel
+from ..observe.stopwatch import SENDING
 from ..torch_private import ExceptionWrapper
 from ..workers.by_value import any_class_came
 from ..workers.link import MOST_INLINE_BYTES, Announced, Link, socketpair
@@ -160,7 +161,7 @@ class WorkerEndpoint:
         """
         lend(None)
         made_in, self._made_in = self._made_in, None
-        self._timer.send()
+        self._timer.stopwatch.enter(SENDING)
         number, batch = result
         self._result = _pack_result((number, batch, self._timer.worked()), made_in), made_in, number
         if not isinstance(number, int):  # the answer to a request to begin anew, which comes now

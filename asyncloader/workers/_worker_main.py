@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
@@ -89,7 +89,7 @@ def _settle(setting: Setting) -> None:
 
 def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection: socket.socket) -> None:
     job: Callable[..., Any] = pickle.loads(pickled_job)
-    batches = iter(job() if shared is None else job(load_shared(shared)))
+    batches: Any = iter(job() if shared is None else job(load_shared(shared)))
     watch = _Watch(connection, batches)
     stopwatch = getattr(batches, "stopwatch", None) or Stopwatch()  # a job may measure where its time goes
     try:
@@ -110,7 +110,8 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection
             outlet.send(made.pop(), opened)  # without a reference here, so that packing can free it
             stopwatch.enter(IDLE)
     finally:
-        _close(batches)
+        if hasattr(batches, "close"):
+            batches.close()
 
 
 class _Watch:
@@ -130,12 +131,6 @@ class _Watch:
         poll.poll()
         self.let_go = True
         self._batches.let_go()
-
-
-def _close(batches: Iterator[Any]) -> None:
-    close = getattr(batches, "close", None)
-    if close is not None:
-        close()
 
 
 class _Outlet:

@@ -71,10 +71,6 @@ def map_shared(descriptor: int, size_bytes: int) -> int:
     return address
 
 
-def unmap(address: int, size_bytes: int) -> None:
-    _libc().munmap(address, size_bytes)
-
-
 def die_with_parent(signal_number: int) -> None:
     """Have the kernel send this process ``signal_number`` when its parent ends, however it ends."""
     _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
@@ -116,7 +112,7 @@ class Pages:
         self.address = address
         self._lease_type = ctypes.c_ubyte * size_bytes  # to make the type takes longer than to make one
         # Not at exit: the process's end unmaps, and daemon threads may still read.
-        weakref.finalize(self, unmap, address, size_bytes).atexit = False
+        weakref.finalize(self, _libc().munmap, address, size_bytes).atexit = False
 
     def empty(self) -> None:
         """Give the memory back to the kernel, for all who map it; it reads as zeros. Nothing lies over it."""
