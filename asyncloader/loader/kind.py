@@ -175,10 +175,7 @@ def setup_of_torch(loader: DataLoader[Any], dataset: Any) -> Setup:
         concurrency={},
         coroutines=[stage_of(dataset)] if is_async(dataset) else [],
         processors=usable_processors(),
-        caches=False,
         is_local=True,
-        is_indexed=False,
-        has_ranks=False,
         style="iterable" if is_iterable(dataset) else "map",
         keeps_workers=loader.persistent_workers or not loader.num_workers,
     )

@@ -107,10 +107,10 @@ class Setup:
     concurrency: Mapping[str, int]
     coroutines: Collection[str]
     processors: int
-    caches: bool
-    is_local: bool
-    is_indexed: bool
-    has_ranks: bool
+    caches: bool = False
+    is_local: bool = False
+    is_indexed: bool = False
+    has_ranks: bool = False
     style: Literal["stream", "map", "iterable"] = "stream"
     keeps_workers: bool = True
     on_cluster: bool = False
