@@ -16,21 +16,8 @@ from typing import TypeAlias
 
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
+from . import npy
 from .decoder import HeldSpans, ShardSpec, describe_bytes
-from .npy import (
-    HEAD_BYTES,
-    MOST_ROW_BYTES,
-    ArrayHeader,
-    ArrayRows,
-    Deflated,
-    RowsDecoder,
-    Stored,
-    check_held,
-    header_bytes,
-    parse_rows_header,
-    spans_of,
-    wanted_rows,
-)
 from .selection import choose_names
 
 Asking: TypeAlias = Generator[Span, Answer, bytes]
@@ -220,7 +207,7 @@ class _ArrayMember:
 
     field: str
     entry: zipfile.ZipInfo
-    header: ArrayHeader
+    header: npy.ArrayHeader
     head: bytes
     body: Span
 
@@ -249,18 +236,18 @@ def plan_npz(spec: ShardSpec) -> Planning:
     for field in fields:
         members.append((yield from _open(field, by_field[field], head)))
     rows = _check_rows(members)
-    wanted = wanted_rows(rows, spec)
+    wanted = npy.wanted_rows(rows, spec)
     arrays, pieces = [], []
     for number, member in enumerate(members):
         come, spans, stored_rows = _spans_of(member, wanted)
         content = partial(_open_content, member, come)
-        arrays.append(ArrayRows(member.what, member.header, ((member.field, None),), come, content))
+        arrays.append(npy.ArrayRows(member.what, member.header, ((member.field, None),), come, content))
         pieces += _pieces(number, spans, stored_rows, wanted, alone=len(members) == 1)
-    check_held("npz", arrays)
+    npy.check_held("npz", arrays)
     pieces.sort(key=lambda piece: piece[:2])
     turns = [(number, span.stop - span.start) for _, number, span in pieces]
     requested = tuple(span for _, _, span in pieces)
-    return Layout(requested, partial(RowsDecoder, arrays, turns, wanted), samples=rows)
+    return Layout(requested, partial(npy.RowsDecoder, arrays, turns, wanted), samples=rows)
 
 
 def _open(field: str, entry: zipfile.ZipInfo, head: Answer) -> Generator[Span, Answer, _ArrayMember]:
@@ -272,12 +259,12 @@ def _open(field: str, entry: zipfile.ZipInfo, head: Answer) -> Generator[Span, A
             "others with columns="
         )
     begin = entry.header_offset
-    size = _LOCAL.size + len(_raw_name(entry)) + _MORE_BYTES + HEAD_BYTES
+    size = _LOCAL.size + len(_raw_name(entry)) + _MORE_BYTES + npy.HEAD_BYTES
     start = yield from _bring(head, Span(begin, min(begin + size, head.length)))
     body = locate(entry, start, head.length)
     start = start[body.start - begin :][: entry.compress_size]
     plain = yield from _bring_header(entry, head, body, start)
-    header = parse_rows_header(plain, what)
+    header = npy.parse_rows_header(plain, what)
     if header.size_bytes + header.body_bytes != entry.file_size:
         raise FormatError(
             f"{what}: damaged: shape {header.shape} of {header.dtype} takes "
@@ -299,11 +286,11 @@ def _bring_header(entry: zipfile.ZipInfo, head: Answer, body: Span, start: bytes
         plain = start
         if _is_deflated(entry):
             try:
-                plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(start, HEAD_BYTES * 4)
+                plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(start, npy.HEAD_BYTES * 4)
             except zlib.error as error:
                 raise FormatError(f"{what}: corrupt deflated bytes: {error}") from error
         is_all = len(start) == entry.compress_size
-        size = header_bytes(plain, what) if len(plain) >= 12 or is_all else 12
+        size = npy.header_bytes(plain, what) if len(plain) >= 12 or is_all else 12
         if len(plain) >= size or is_all:
             return plain
         if len(start) >= _MOST_START_BYTES:  # any number of deflated bytes may expand to nothing
@@ -325,10 +312,10 @@ def _check_rows(members: Sequence[_ArrayMember]) -> int:
             "that belong together with columns="
         )
     count = rows.pop()
-    if count and row_bytes > MOST_ROW_BYTES:
+    if count and row_bytes > npy.MOST_ROW_BYTES:
         raise FormatError(
-            f"npz: a row of all arrays has {row_bytes} bytes; at most {MOST_ROW_BYTES} are allowed: choose "
-            "some with columns="
+            f"npz: a row of all arrays has {row_bytes} bytes; at most {npy.MOST_ROW_BYTES} are allowed: "
+            "choose some with columns="
         )
     return count
 
@@ -340,21 +327,21 @@ def _spans_of(member: _ArrayMember, wanted: range) -> tuple[range, list[Span], r
         return wanted, [], wanted
     if not _is_deflated(member.entry):
         body = Span(member.body.start + header.size_bytes, member.body.stop)
-        come, spans = spans_of(header, body, wanted)
+        come, spans = npy.spans_of(header, body, wanted)
         return come, spans, wanted
     every = range(header.rows)
     return every if header.by_columns else range(wanted.start, header.rows), [member.body], every
 
 
-def _open_content(member: _ArrayMember, come: range) -> Stored:
+def _open_content(member: _ArrayMember, come: range) -> npy.Stored:
     """The object that takes the bytes of a member; it verifies the checksum if all of them come."""
     header, entry = member.header, member.entry
     if _is_deflated(entry) and come:
         skip = header.size_bytes + come.start * header.row_bytes
-        return Deflated(entry.compress_size, entry.file_size, skip, entry.CRC)
+        return npy.Deflated(entry.compress_size, entry.file_size, skip, entry.CRC)
     if len(come) < header.rows or _is_deflated(entry):
-        return Stored()
-    return Stored(entry.CRC, zlib.crc32(member.head))
+        return npy.Stored()
+    return npy.Stored(entry.CRC, zlib.crc32(member.head))
 
 
 def _pieces(

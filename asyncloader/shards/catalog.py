@@ -22,17 +22,9 @@ from ..stores.local import length_of
 from ..stores.names import Braces, ShardNames
 from ..stores.store import Access, NetworkPolicy
 from ..stores.urls import INDEX_NAME, Scheme, local_path, redact, scheme_of, split_key
+from . import index_lookup
 from .expectations import Expectations, Known
 from .index_entries import MOST_LOOKED_AT_BYTES, is_index
-from .index_lookup import (
-    Entries,
-    check_complete,
-    expectations,
-    find_local_indexes,
-    is_found_index,
-    local_entries,
-    open_local_index,
-)
 from .index_survey import open_survey
 from .names import FoundShards, find_shards, formats_of, is_shard_name
 
@@ -120,14 +112,16 @@ def make_catalog(
         checks = _found_beside(found, is_shard, beside)
     elif where is not None:
         with (
-            nullcontext(io.BytesIO(found.fetched[0])) if far else open_local_index(local_path(where)) as file
+            nullcontext(io.BytesIO(found.fetched[0]))
+            if far
+            else index_lookup.open_local_index(local_path(where)) as file
         ):
             if file is None:
                 raise ValueError(f"there is no index {where!r}; asyncloader index makes one")
-            entries = Entries(where, file)
-        checks = expectations(found.names, entries)
+            entries = index_lookup.Entries(where, file)
+        checks = index_lookup.expectations(found.names, entries)
         for match in found.matches:
-            check_complete(entries, match, is_shard)
+            index_lookup.check_complete(entries, match, is_shard)
     sizes, lacking = _sizes(found, checks), _lacking(found, checks, where, web)
     return Catalog(found.names, formats, checks, found.schemes, sizes, lacking)
 
@@ -158,23 +152,23 @@ def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | 
     return sizes
 
 
-def _found_beside(found: FoundShards, is_shard: IsShard, web: Entries | None) -> Expectations:
+def _found_beside(found: FoundShards, is_shard: IsShard, web: index_lookup.Entries | None) -> Expectations:
     """What the indexes beside shards expect: in local folders, in listings, and on a web server."""
-    read = cache(local_entries)
+    read = cache(index_lookup.local_entries)
     any_local = any(scheme.is_local for scheme in found.schemes)
-    expected = find_local_indexes(found.names, read) if any_local else Expectations.of()
+    expected = index_lookup.find_local_indexes(found.names, read) if any_local else Expectations.of()
     for match in found.matches:
         for path in match.indexes:
             if (entries := read(path)) is not None:
-                check_complete(entries, match, is_shard)
+                index_lookup.check_complete(entries, match, is_shard)
     told = [(np.arange(len(expected)), expected)]
     for listing in found.listings:
         if listing.index is not None:
             place = _listed_place(listing.pattern)
             index = io.BytesIO(listing.index)
-            if is_found_index(place, index):
-                entries = Entries(place, index)
-                check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
+            if index_lookup.is_found_index(place, index):
+                entries = index_lookup.Entries(place, index)
+                index_lookup.check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
                 listed = {*listing.urls}
                 numbers = [number for number, name in enumerate(found.names) if name in listed]
                 told.append((np.array(numbers), entries.of(found.names[number] for number in numbers)))
@@ -224,7 +218,7 @@ def _web_place(found: FoundShards) -> str | None:
 
 def _read_web(
     place: str, found: FoundShards, options: Mapping[str, Any], network: NetworkPolicy
-) -> Entries | None:
+) -> index_lookup.Entries | None:
     """The index of these shards that a web server has there; None if it has none.
 
     Raises:
@@ -249,7 +243,7 @@ def _read_web(
     if content.lstrip()[:1] == b"<":  # a page, which some servers send for every missing file
         return None
     file = io.BytesIO(content)
-    return Entries(place, file) if is_found_index(place, file) else None
+    return index_lookup.Entries(place, file) if index_lookup.is_found_index(place, file) else None
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
@@ -289,6 +283,6 @@ def _silent(place: str) -> str:
 
 
 def _is_ours(path: str) -> bool:
-    with suppress(StoreError), open_local_index(path) as file:
+    with suppress(StoreError), index_lookup.open_local_index(path) as file:
         return file is not None and is_index(file.read(MOST_LOOKED_AT_BYTES))
     return False

@@ -20,21 +20,8 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 from urllib.parse import quote
 
+from . import messages
 from .faults import ChangeObject, Fault
-from .messages import (
-    BadRequestError,
-    Close,
-    Object,
-    Request,
-    ResetAction,
-    Response,
-    Send,
-    Sleep,
-    answer,
-    parse_request,
-    plain,
-    render_head,
-)
 from .objects import Content, Counters, Log, LoggedRequest, ServedObjects
 
 LatencyLike: TypeAlias = float | Callable[[random.Random], float]
@@ -62,21 +49,21 @@ class Scenario:
         self._hits: Counter[int] = Counter()
         self._attempts: Counter[tuple[str, str, str | None]] = Counter()
 
-    def decide(self, request: Request) -> tuple[Response, tuple[str, ...]]:
+    def decide(self, request: messages.Request) -> tuple[messages.Response, tuple[str, ...]]:
         """The plan for this request, and the names of the faults that hit it."""
         asked = (request.method, request.key, request.range)
         request = replace(request, attempt=self._attempts[asked])
         self._attempts[asked] += 1
         hits = [self._change(index, request) for index in range(len(self.faults))]
         obj = self.objects.find(request.key)
-        response = replace(answer(request, obj), delay_s=self._delay_s(request))
+        response = replace(messages.answer(request, obj), delay_s=self._delay_s(request))
         for index in range(len(self.faults)):
             if not hits[index]:
                 response, hits[index] = self._apply(index, request, obj, response)
         names = [type(fault).__name__ for fault, hit in zip(self.faults, hits, strict=True) if hit]
         return response, tuple(names)
 
-    def _change(self, index: int, request: Request) -> bool:
+    def _change(self, index: int, request: messages.Request) -> bool:
         """Change the object, if this fault does so now, before it is looked up for the response."""
         fault = self.faults[index]
         if not isinstance(fault, ChangeObject) or not fault.matches(request) or not self._hit(index, request):
@@ -85,8 +72,8 @@ class Scenario:
         return True
 
     def _apply(
-        self, index: int, request: Request, obj: Object | None, response: Response
-    ) -> tuple[Response, bool]:
+        self, index: int, request: messages.Request, obj: messages.Object | None, response: messages.Response
+    ) -> tuple[messages.Response, bool]:
         fault = self.faults[index]
         if isinstance(fault, ChangeObject) or not fault.matches(request) or not fault.fits(request, response):
             return response, False
@@ -94,7 +81,7 @@ class Scenario:
             return response, False
         return fault.apply(request, obj, response), True
 
-    def _hit(self, index: int, request: Request) -> bool:
+    def _hit(self, index: int, request: messages.Request) -> bool:
         """Count a matching request, and return whether the fault hits it."""
         fault = self.faults[index]
         self._matched[index] += 1
@@ -107,12 +94,12 @@ class Scenario:
         self._hits[index] += 1
         return True
 
-    def _delay_s(self, request: Request) -> float:
+    def _delay_s(self, request: messages.Request) -> float:
         if callable(self.latency_s):
             return self.latency_s(self._rng("latency", request))
         return self.latency_s
 
-    def _rng(self, purpose: str, request: Request) -> random.Random:
+    def _rng(self, purpose: str, request: messages.Request) -> random.Random:
         # Seeded by text: Random hashes that with SHA-512, the same in every process.
         asked = f"{request.method} {request.key} {request.range} {request.attempt}"
         return random.Random(f"{self.seed} {purpose} {asked}")
@@ -175,7 +162,7 @@ class Connection:
         """The next request head; None if the client has left."""
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             if len(self._received) > _HEAD_LIMIT_BYTES:
-                self.sock.send(render_head(plain(431)))
+                self.sock.send(messages.render_head(messages.plain(431)))
                 return None
             await self._readable()
             if not self._receive():
@@ -187,11 +174,14 @@ class Connection:
     async def _serve(self, head: bytes, number: int) -> None:
         refusal = None
         try:
-            request = replace(parse_request(head), concurrent=self.log.concurrent + 1)
-        except BadRequestError as error:
+            request = replace(messages.parse_request(head), concurrent=self.log.concurrent + 1)
+        except messages.BadRequestError as error:
             text = f"{error}\n".encode()
-            refusal = replace(plain(400, {"Content-Length": str(len(text))}), body=(Send(memoryview(text)),))
-            request = Request("?", "", {}, keep_alive=False)
+            refusal = replace(
+                messages.plain(400, {"Content-Length": str(len(text))}),
+                body=(messages.Send(memoryview(text)),),
+            )
+            request = messages.Request("?", "", {}, keep_alive=False)
         entry = self.log.begin(request, number, self.now_s())
         try:
             response, entry.faults = (refusal, ()) if refusal else self.scenario.decide(request)
@@ -202,22 +192,24 @@ class Connection:
         finally:
             self.log.end()
 
-    async def _send_response(self, request: Request, response: Response, entry: LoggedRequest) -> None:
+    async def _send_response(
+        self, request: messages.Request, response: messages.Response, entry: LoggedRequest
+    ) -> None:
         await self._pause(response.delay_s)
         if response.has_head:
             if not request.keep_alive:
                 response = replace(response, headers={**response.headers, "Connection": "close"})
             entry.status = response.status
-            await self._send(memoryview(render_head(response)))
+            await self._send(memoryview(messages.render_head(response)))
         for action in response.body:
             match action:
-                case Send(view):
+                case messages.Send(view):
                     await self._send_paced(view, response.rate_bytes_s, entry)
-                case Sleep(seconds):
+                case messages.Sleep(seconds):
                     await self._pause(seconds)
-                case Close():
+                case messages.Close():
                     self._close()
-                case ResetAction():
+                case messages.ResetAction():
                     await self._reset()
         if not request.keep_alive:
             self._close()

@@ -24,27 +24,7 @@ from ..stores.expanding import expand_home, read_urls
 from ..stores.store import NetworkPolicy
 from ..stores.urls import INDEX_NAME, local_path, scheme_of
 from ..workers import Worker, WorkerPool, wait_any
-from .convert_job import (
-    NOTES,
-    Conversion,
-    Cuts,
-    NewShard,
-    cut_by_sizes,
-    cut_evenly,
-    new_shards,
-    note_shard,
-    runs_of,
-)
-from .convert_sources import (
-    FileSamples,
-    Samples,
-    ShardSamples,
-    Source,
-    SpilledSamples,
-    find_files,
-    read_versions,
-    spill,
-)
+from . import convert_job, convert_sources
 from .convert_target import Keep, ShardTarget
 
 # More processes would wait for the disk or the network.
@@ -190,19 +170,19 @@ def convert(
         0 if shuffle is None and folder is not None else None if shuffle is False else shuffle,
     )
     destination = open_destination(
-        output, output_options if output_options is not None else storage_options or {}, NOTES
+        output, output_options if output_options is not None else storage_options or {}, convert_job.NOTES
     )
     if isinstance(destination, FolderDestination):
         destination = replace(destination, folder=os.path.abspath(destination.folder))
     began_s = monotonic()
-    source: Source
+    source: convert_sources.Source
     if folder is not None:
         given = {"delimiter": delimiter, "block_size": block_size, "index": index}
         if odd := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{odd[0]} is for shards, and {folder!r} is a folder of files: leave it out")
         if (destination.shown + os.sep).startswith(os.path.join(folder, "")):
             raise ValueError(f"the output {destination.shown!r} is in the folder of files: write beside it")
-        source = find_files(folder, labels, is_sure=format is not None)
+        source = convert_sources.find_files(folder, labels, is_sure=format is not None)
         source = source if target.shuffle is None else source.shuffled(target.shuffle)
     else:
         if labels:
@@ -226,9 +206,9 @@ def convert(
             if format is None and names[0].endswith("/") and scheme_of(names[0]).is_local:
                 error.add_note("name a folder of files without '/' at its end, or with format='files'")
             raise
-        source = ShardSamples(shards, read_versions(shards))
+        source = convert_sources.ShardSamples(shards, convert_sources.read_versions(shards))
     with destination.alone():
-        job = Conversion(destination, target, source, overwrite)
+        job = convert_job.Conversion(destination, target, source, overwrite)
         source, cuts = _cut(job, source)
         made, new = _make_missing(job, source, cuts, workers, progress)
         stored = made.values()
@@ -241,7 +221,7 @@ def convert(
             source_bytes=source.size_bytes,
             stored_bytes=sum(expected.size_bytes or 0 for expected in stored),
             elapsed_s=monotonic() - began_s,
-            hidden_files=source.hidden if isinstance(source, FileSamples) else 0,
+            hidden_files=source.hidden if isinstance(source, convert_sources.FileSamples) else 0,
             shuffle=target.shuffle,
         )
 
@@ -263,7 +243,9 @@ def _folder_of_files(names: Sequence[str], format: str | None) -> str | None:
     return path if is_meant else None
 
 
-def _cut(job: Conversion, source: Source) -> tuple[Source, Cuts]:
+def _cut(
+    job: convert_job.Conversion, source: convert_sources.Source
+) -> tuple[convert_sources.Source, convert_job.Cuts]:
     """The source with its samples counted, and how it is cut: as an earlier run has noted it, or anew."""
     cuts, target = job.cuts(), job.target
     if cuts is not None:
@@ -275,17 +257,17 @@ def _cut(job: Conversion, source: Source) -> tuple[Source, Cuts]:
         # The note of this call must not prevent another one.
         job.withdraw()
         raise
-    if isinstance(source, FileSamples):
-        stops = cut_by_sizes(source.sizes, target.shard_size, target.samples_per_shard)
+    if isinstance(source, convert_sources.FileSamples):
+        stops = convert_job.cut_by_sizes(source.sizes, target.shard_size, target.samples_per_shard)
     else:
         most = target.samples_per_shard or max(int(target.shard_size / max(sample_bytes, 1)), 1)
-        stops = cut_evenly(source.stops[-1] if source.stops else 0, most)
-    cuts = Cuts(stops, schema and schema.serialize().to_pybytes(), counted)
+        stops = convert_job.cut_evenly(source.stops[-1] if source.stops else 0, most)
+    cuts = convert_job.Cuts(stops, schema and schema.serialize().to_pybytes(), counted)
     job.note_cuts(cuts)
     return source, cuts
 
 
-def _look(target: ShardTarget, source: Source) -> tuple[float, Any]:
+def _look(target: ShardTarget, source: convert_sources.Source) -> tuple[float, Any]:
     """The mean size of a sample, before compression, and the schema of Parquet, by the first samples.
 
     Raises:
@@ -318,7 +300,11 @@ def _look(target: ShardTarget, source: Source) -> tuple[float, Any]:
 
 
 def _make_missing(
-    job: Conversion, source: Source, cuts: Cuts, workers: int, progress: bool
+    job: convert_job.Conversion,
+    source: convert_sources.Source,
+    cuts: convert_job.Cuts,
+    workers: int,
+    progress: bool,
 ) -> tuple[dict[str, Expected], int]:
     """Make the missing shards of a job, verify its sources, and write its index.
 
@@ -326,19 +312,21 @@ def _make_missing(
         All shards, by name, and how many of them are new.
     """
     target = job.target
-    shards = new_shards(cuts.stops, f".{target.to}")
+    shards = convert_job.new_shards(cuts.stops, f".{target.to}")
     made = job.made(shards)
     missing = len(shards) - len(made)
     samples = cuts.stops[-1] if cuts.stops else 0
-    is_spilled = target.shuffle is not None and isinstance(source, ShardSamples)
+    is_spilled = target.shuffle is not None and isinstance(source, convert_sources.ShardSamples)
     # Of spilled samples each shard costs the same, wherever its samples are.
-    runs = [*runs_of(shards, made.keys(), (lambda _: 0) if is_spilled else source.dropped_before)]
+    runs = [*convert_job.runs_of(shards, made.keys(), (lambda _: 0) if is_spilled else source.dropped_before)]
     read = [(run[0].first, run[-1].stop) for run in runs]
     with ExitStack() as stack:
-        parts: Source | SpilledSamples = source
+        parts: convert_sources.Source | convert_sources.SpilledSamples = source
         if is_spilled and runs:
             assert target.shuffle is not None
-            parts = spill(source, samples, target.shuffle, stack.enter_context(job.destination.scratch()))
+            parts = convert_sources.spill(
+                source, samples, target.shuffle, stack.enter_context(job.destination.scratch())
+            )
             read = [(0, samples)]
         shares: list[list[_Run]] = [[] for _ in range(min(max(workers, 1), len(runs)))]
         counts = [0] * len(shares)  # shards of each
@@ -364,7 +352,9 @@ def _make_missing(
     return made, missing
 
 
-_Run: TypeAlias = tuple[Source | SpilledSamples, Sequence[NewShard]]
+_Run: TypeAlias = tuple[
+    convert_sources.Source | convert_sources.SpilledSamples, Sequence[convert_job.NewShard]
+]
 """Samples, and the shards to make of them, one after another."""
 
 _Steps: TypeAlias = Generator[tuple[tuple[str, Expected], None], None, None]
@@ -399,11 +389,13 @@ def _make_shards(
                 except BaseException:
                     shard.discard()
                     raise
-                note_shard(destination, new.name, made)
+                convert_job.note_shard(destination, new.name, made)
                 yield (new.name, made), None
 
 
-def _fill(shard: OpenShard, new: NewShard, samples: Samples, keep: Keep, is_last: bool) -> Expected:
+def _fill(
+    shard: OpenShard, new: convert_job.NewShard, samples: convert_sources.Samples, keep: Keep, is_last: bool
+) -> Expected:
     for number in range(new.first, new.stop):
         sample, place = next(samples, (None, None))
         if place is None:

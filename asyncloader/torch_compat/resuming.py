@@ -19,21 +19,12 @@ from ..observe.statistics import Meter, Statistics
 from ..plan.lanes import check_epoch
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator, forget_iterator
+from . import stateful
 from .adapt import is_iterable
 from .indices import Indices
 from .loop import open_torch_iterator
 from .passes import TorchPass
 from .saved import Saved, SavedPart, check_workers, load_saved, save_saved
-from .stateful import (
-    DEFAULT,
-    default_kept,
-    generators_of,
-    innermost_sampler,
-    read_states,
-    set_states,
-    tell_part,
-    where,
-)
 from .timing import LoopStats, stage_of
 
 
@@ -60,7 +51,7 @@ class TorchState:
         counting: Callable[..., Meter],
     ) -> HereIterator | WorkersIterator:
         """torch's iterator over ``loader``, from its position; see ``open_torch_iterator``."""
-        generators = generators_of(loader)
+        generators = stateful.generators_of(loader)
         resumed = self._resumed(loader)
         if resumed is None and self._loaded is not None:
             _pass_over(self._loaded, loader, generators)
@@ -69,7 +60,9 @@ class TorchState:
             check_workers(resumed, loader)
             before = resumed
         else:
-            before = replace(Saved() if latest is None else latest.left(), now=read_states(generators))
+            before = replace(
+                Saved() if latest is None else latest.left(), now=stateful.read_states(generators)
+            )
         indices = Indices(_index_sampler(loader), generators, resumed)
         stage = stage_of(dataset)
         begin = partial(self._count, counting, _with_epoch(loader))
@@ -83,12 +76,15 @@ class TorchState:
             tally=tally,
             tell_unsplit=tell_unsplit,
         )
-        draws_default, in_the_middle = DEFAULT in generators, resumed is not None and resumed.in_the_middle
+        draws_default, in_the_middle = (
+            stateful.DEFAULT in generators,
+            resumed is not None and resumed.in_the_middle,
+        )
         # Loading has set the default generator. In the middle of a pass it stays as it is. At the beginning
         # torch draws a seed from it, which a dataset's load_state_dict must not undo.
         keeps = draws_default and not in_the_middle
         parts = () if resumed is None else _tell_here(resumed, loader, keeps)
-        with default_kept(draws_default and in_the_middle):
+        with stateful.default_kept(draws_default and in_the_middle):
             iterator = open_torch_iterator(loader, dataset, world, told, parts, keeps)
             # A trace is written also where the loop's error ends the program.
             weakref.finalize(iterator, tally.end).atexit = traced
@@ -163,7 +159,7 @@ class TorchState:
         if self._loaded_state is not None:
             return copy.deepcopy(self._loaded_state)
         if self._latest is None:
-            saved = Saved(now=read_states(generators_of(loader)), parts=_parts_here(loader))
+            saved = Saved(now=stateful.read_states(stateful.generators_of(loader)), parts=_parts_here(loader))
         else:
             saved = self._latest.saved()
         return save_saved(replace(saved, epoch=self._epoch_of(loader)), loader, world)
@@ -187,7 +183,7 @@ class TorchState:
             )
             saved = Saved(now=saved.now)
         _warn_of_reading_again(saved, loader)
-        set_states(generators_of(loader), saved.now)
+        stateful.set_states(stateful.generators_of(loader), saved.now)
         sampler = _with_epoch(loader)
         if sampler is not None and saved.epoch is not None:
             sampler.set_epoch(saved.epoch)
@@ -207,7 +203,7 @@ def _parts_here(loader: Any) -> tuple[SavedPart, ...]:
     """The state of the loader's own dataset, before any pass."""
     if isinstance(loader.dataset, IterDataPipe):
         return ()
-    said = where(loader.dataset, None)
+    said = stateful.where(loader.dataset, None)
     # A dataset that has no position before it is iterated has nothing to restore.
     return (SavedPart(said),) if isinstance(said, bytes) else ()
 
@@ -225,8 +221,8 @@ def _tell_here(resumed: Saved, loader: Any, keeps_default: bool) -> Sequence[Sav
         return parts if len(parts) == max(workers, 1) else ()
     if parts[0].state is not None:
         # Copies in workers have generators of their own.
-        with default_kept(keeps_default or workers > 0):
-            tell_part("owner", loader.dataset, parts[0].state)
+        with stateful.default_kept(keeps_default or workers > 0):
+            stateful.tell_part("owner", loader.dataset, parts[0].state)
     return ()
 
 
@@ -245,7 +241,7 @@ def _warn_of_reading_again(saved: Saved, loader: Any) -> None:
 
 def _with_epoch(loader: Any) -> Any:
     """The sampler that has ``set_epoch`` and ``epoch``, if there is one."""
-    for sampler in (loader.batch_sampler, innermost_sampler(loader), loader.sampler):
+    for sampler in (loader.batch_sampler, stateful.innermost_sampler(loader), loader.sampler):
         if callable(getattr(sampler, "set_epoch", None)) and isinstance(getattr(sampler, "epoch", None), int):
             return sampler
     return None
@@ -260,7 +256,7 @@ def _pass_over(saved: Saved, loader: Any, generators: Mapping[str, torch.Generat
     """Advance the loader's own generators to the end of the loaded epoch, which is over."""
     if is_iterable(loader.dataset):
         return
-    with default_kept():
+    with stateful.default_kept():
         deque(iter(Indices(_index_sampler(loader), generators, saved)), maxlen=0)
 
 

@@ -31,18 +31,8 @@ from ...types import Buffer
 from ..failures import TransientError
 from ..store import Body, Buffers, NetworkPolicy
 from ..urls import redact
+from . import redirects
 from .answers import Asked, body_of, refusal_of, request_headers
-from .redirects import (
-    NO_PROXY,
-    NotPublicError,
-    Proxies,
-    PublicResolver,
-    WatchingResolver,
-    fault_of,
-    is_address,
-    next_url,
-    origin_of,
-)
 
 # The body of an answer, received from aiohttp's transport into memory that is lent.
 #
@@ -217,9 +207,9 @@ class HttpStore:
     def __init__(
         self,
         sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession],
-        watching: WatchingResolver,
+        watching: redirects.WatchingResolver,
         headers: Mapping[str, str],
-        proxies: Proxies,
+        proxies: redirects.Proxies,
     ) -> None:
         self._proxies = proxies
         self._anywhere, self._public_only = sessions
@@ -234,7 +224,7 @@ class HttpStore:
         *,
         connect_s: float = NetworkPolicy().connect_s,
         headers: Mapping[str, str] = _NO_HEADERS,
-        proxies: Proxies = NO_PROXY,
+        proxies: redirects.Proxies = redirects.NO_PROXY,
         root_pem: str | None = None,
     ) -> AsyncIterator[HttpStore]:
         """A store with clients of its own, for this process and loop only.
@@ -246,7 +236,7 @@ class HttpStore:
             root_pem: Certificates that are trusted in addition to those of the system.
         """
         async with AsyncExitStack() as stack:
-            watching = WatchingResolver(aiohttp.DefaultResolver())
+            watching = redirects.WatchingResolver(aiohttp.DefaultResolver())
             stack.push_async_callback(watching.close)
             # Two pools, so that a connection made without the rule of redirects is never used under it.
             tls: ssl.SSLContext | bool = True
@@ -254,7 +244,9 @@ class HttpStore:
                 tls = ssl.create_default_context()
                 tls.load_verify_locations(cadata=root_pem)
             anywhere = await stack.enter_async_context(_session(watching, connect_s, tls))
-            public_only = await stack.enter_async_context(_session(PublicResolver(watching), connect_s, tls))
+            public_only = await stack.enter_async_context(
+                _session(redirects.PublicResolver(watching), connect_s, tls)
+            )
             yield cls((anywhere, public_only), watching, headers, proxies)
 
     @asynccontextmanager
@@ -311,10 +303,10 @@ class HttpStore:
             response.release()
             from_public = from_public or self._is_public(here.raw_host or "", proxy)
             there = _joined(here, location)
-            fault = fault_of(here, there, from_public)
+            fault = redirects.fault_of(here, there, from_public)
             if there is None or fault is not None:
                 raise StoreError(f"the server redirects {fault}", shard=redact(url), offset=offset)
-            if origin_of(there) != origin_of(here):
+            if redirects.origin_of(there) != redirects.origin_of(here):
                 credentials = {}
             here = there
         what = f"the server redirects more than {_MOST_REDIRECTS} times"
@@ -322,7 +314,7 @@ class HttpStore:
 
     def _is_public(self, host: str, proxy: URL | None) -> bool:
         """Whether a host that has answered is public; a name behind a proxy is taken to be."""
-        if proxy is not None and not is_address(host):
+        if proxy is not None and not redirects.is_address(host):
             return True
         return self._watching.is_public(host)
 
@@ -414,7 +406,7 @@ def _parsed(target: str) -> URL | None:
 
 def _joined(here: URL, location: str) -> URL | None:
     try:
-        return _parsed(next_url(str(here), location)) if location else None
+        return _parsed(redirects.next_url(str(here), location)) if location else None
     except ValueError:
         return None
 
@@ -457,8 +449,10 @@ def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = No
         )
     elif isinstance(error, aiohttp.ClientConnectorSSLError) and _is_no_tls(error.os_error):
         kind, what = StoreError, "the server speaks no TLS at this port; check the URL: is it http://?"
-    elif isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicError):
-        kind, what = StoreError, f"the server redirects {NotPublicError.what}"
+    elif isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+        error.os_error, redirects.NotPublicError
+    ):
+        kind, what = StoreError, f"the server redirects {redirects.NotPublicError.what}"
     elif isinstance(error, aiohttp.ClientConnectorDNSError) and _is_unknown_name(error.os_error):
         kind, what = StoreError, "unknown host; check the URL"
     elif isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
