@@ -270,7 +270,8 @@ class _Case:
         for stage, limit in ((at.SAMPLER, at.SAMPLER), (at.RECEIVING, "transport")):
             if statistics.loop_stages_s.get(stage, 0.0) > _LOOPS_SHARE * statistics.wait_s:
                 return limit
-        if self.delay_share > _DELAYED_SHARE:
+        # Where the makers keep all processors busy themselves, they wait for one another.
+        if self.delay_share > _DELAYED_SHARE and self.busy_cpus <= _ALL_CPUS * setup.processors:
             return PROCESSOR
         stage = _stage_of(shares)
         if setup.is_inline:

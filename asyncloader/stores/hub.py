@@ -95,7 +95,7 @@ def parse_hub_url(url: str) -> HubPath:
     return HubPath(dataset, unquote(revision or "main"), path)
 
 
-def check_options(scheme: str, options: Mapping[str, Any]) -> None:
+def check_hub_options(options: Mapping[str, Any]) -> None:
     """Refuse options that the hub does not have; no message shows a value.
 
     Raises:
@@ -118,9 +118,9 @@ def hub_of(options: Mapping[str, Any], environ: Mapping[str, str]) -> Hub:
     in ``HF_HOME`` (by default ``~/.cache/huggingface``), which this reads.
 
     Raises:
-        ValueError: As ``check_options``, also for what the environment gives.
+        ValueError: As ``check_hub_options``, also for what the environment gives.
     """
-    check_options("hf", options)
+    check_hub_options(options)
     endpoint = options.get("endpoint") or environ.get("HF_ENDPOINT") or _OFFICIAL
     _check_endpoint(endpoint, "HF_ENDPOINT")
     token = options.get("token") or environ.get("HF_TOKEN", "").strip() or _token_in_file(environ)
@@ -175,6 +175,11 @@ def next_page(link: str | None) -> str | None:
     """The target of ``rel="next"`` in a ``Link`` header (RFC 8288)."""
     match = _LINK.search(link or "")
     return match[1] if match else None
+
+
+def check_options(scheme: str, options: Mapping[str, Any]) -> None:
+    """As ``check_hub_options``."""
+    check_hub_options(options)
 
 
 def locate(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:

@@ -161,7 +161,7 @@ def test_what_all_arrays_of_an_archive_would_hold_is_bounded(monkeypatch: pytest
     monkeypatch.setattr("asyncloader.formats.npy._MOST_HELD_BYTES", 500)
     assert "and 960 bytes would be held at once; at most 500" in str(fault("npz", both))
     assert len(read("npz", both, columns=["b"]).rows) == 20
-    monkeypatch.setattr("asyncloader.formats.npz.MOST_ROW_BYTES", 31)
+    monkeypatch.setattr("asyncloader.formats.npy.MOST_ROW_BYTES", 31)
     assert "a row of all arrays has 32 bytes; at most 31 are allowed" in str(fault("npz", NPZ))
     assert len(read("npz", NPZ, columns=["a"]).rows) == 20
     monkeypatch.setattr("asyncloader.formats.npz._MOST_ARRAYS", 1)

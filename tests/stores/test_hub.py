@@ -15,7 +15,7 @@ from asyncloader.stores.failures import TransientError
 from asyncloader.stores.hub import (
     Hub,
     HubPath,
-    check_options,
+    check_hub_options,
     hub_of,
     next_page,
     parse_hub_url,
@@ -126,7 +126,7 @@ def test_wrong_options_are_refused_without_their_values(
     options: dict[str, Any], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind) as caught:
-        check_options("hf", options)
+        check_hub_options(options)
     assert "SENTINEL" not in str(caught.value)
 
 

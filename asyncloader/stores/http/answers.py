@@ -156,7 +156,9 @@ def body_of(asked: Asked, status: int, headers: Mapping[str, str], now_s: float)
         StoreError: Another refusal, or bytes that are not those of the object.
     """
     version = _version(asked, headers)
-    if status == 416 and asked.start == 0 and _says_empty(headers):
+    # A refused range of length 0 means an empty object; a refusal without a length may have any reason.
+    is_empty = _EMPTY_RANGE.fullmatch(headers.get("Content-Range", "")) is not None
+    if status == 416 and asked.start == 0 and is_empty:
         if version is not None:  # few refusals name one
             _check_version(asked, version)
         return Body(0, 0, 0, version, no_chunks())
@@ -216,11 +218,6 @@ def _part_span(asked: Asked, headers: Mapping[str, str]) -> tuple[int, int, int]
         what = f"the server sent Content-Range {stated!r}, but Content-Length {length!r}"
         raise _broken(asked, what)
     return start, last + 1, total
-
-
-def _says_empty(headers: Mapping[str, str]) -> bool:
-    """Whether a refused range means an empty object. A refusal without a length may have any reason."""
-    return _EMPTY_RANGE.fullmatch(headers.get("Content-Range", "")) is not None
 
 
 def _check_encoding(asked: Asked, headers: Mapping[str, str]) -> None:

@@ -419,10 +419,6 @@ def _through(proxy: URL | None) -> str:
     return "" if proxy is None else f" through the proxy {_shown(proxy)}"
 
 
-def _is_unknown_name(error: OSError) -> bool:
-    return isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
-
-
 def _is_no_tls(error: OSError) -> bool:
     """Whether the server does not use TLS, such as a web server that takes the handshake for a request."""
     return isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
@@ -453,7 +449,7 @@ def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = No
         error.os_error, redirects.NotPublicError
     ):
         kind, what = StoreError, f"the server redirects {redirects.NotPublicError.what}"
-    elif isinstance(error, aiohttp.ClientConnectorDNSError) and _is_unknown_name(error.os_error):
+    elif isinstance(error, aiohttp.ClientConnectorDNSError) and error.os_error.errno == socket.EAI_NONAME:
         kind, what = StoreError, "unknown host; check the URL"
     elif isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         what = "the server's answer is not HTTP"
