@@ -11,10 +11,11 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..blocks.memory import align, as_bytes, dense, over
+from ..blocks.memory import align, as_bytes, dense
 from .slabs import Accelerator, SlabRing
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 # Takes a batch apart into the leaves that can be pinned, and builds one like it from others.
@@ -137,6 +138,11 @@ LARGE_BYTES = 256 << 10
 # ctypes' own memmove lets go of the interpreter lock, and may wait a switch interval (5 ms) to have it
 # back. Copying less than this takes a few microseconds, so it is copied with the lock held.
 _UNLOCK_BYTES = 32 << 10
+
+# From here on torch copies, with as many threads as torch.set_num_threads gives its operations: one thread
+# copies some 7 GB/s, and a PCIe 5 link takes 55 (tests/benchmarks/on_device.py). For less, the threads that
+# torch would start for this thread alone are not worth it.
+_TOGETHER_BYTES = 4 << 20
 _memmove_locked = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
     ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
 )
@@ -168,19 +174,23 @@ class Parcel:
 
     def write(self, target: Tensor) -> None:
         """Copy the tensors' memory to ``target``, ``(size_bytes,)`` uint8 in host memory."""
+        if self.size_bytes >= _TOGETHER_BYTES and len(self.pieces) == 1:
+            target.copy_(as_bytes(self.pieces[0].tensor))
+            return
         start = target.data_ptr()
         for piece in self.pieces:
-            # Not Tensor.copy_: it would start a pool of threads for large ones, for this thread alone,
-            # and torch.set_num_threads is inherited by every thread that first uses torch after it.
             move = _memmove_locked if piece.size_bytes < _UNLOCK_BYTES else ctypes.memmove
             move(start + piece.offset, piece.tensor.data_ptr(), piece.size_bytes)
 
     def lay_over(self, buffer: Tensor, leaves: list[Any]) -> None:
         """Replace this parcel's tensors among ``leaves`` by their likes over ``buffer``."""
+        typed: dict[torch.dtype, Tensor] = {}
         for piece in self.pieces:
             old = piece.tensor
-            place = piece.offset // old.element_size()
-            leaves[piece.index] = over(buffer, old.dtype, place, tuple(old.shape), old.stride())
+            if (view := typed.get(old.dtype)) is None:
+                view = typed[old.dtype] = buffer.view(old.dtype)
+            # ``data`` is no view to autograd.
+            leaves[piece.index] = view.as_strided(old.shape, old.stride(), piece.offset // old.itemsize).data
 
 
 def make_parcels(
@@ -196,16 +206,27 @@ def make_parcels(
         The parcels, and the indices of the leaves that are in none: what is no plain dense tensor in
         host memory (other types, sparse, nested, quantized, with a gradient), or is empty.
     """
+    import torch
+
     parcels: list[Parcel] = []
     small: list[_Piece] = []
     others: list[int] = []
     end = 0
     for index, leaf in enumerate(leaves):
-        if not _is_plain(leaf):
+        is_plain = (
+            type(leaf) is torch.Tensor
+            and leaf.is_cpu
+            and leaf.layout is torch.strided
+            and not leaf.is_nested
+            and not leaf.requires_grad
+            and not leaf.is_quantized
+            and leaf.numel() > 0
+        )
+        if not is_plain:
             others.append(index)
             continue
         tensor = dense(leaf)
-        size_bytes = tensor.numel() * tensor.element_size()
+        size_bytes = tensor.nbytes
         if size_bytes >= LARGE_BYTES:
             parcels.append(Parcel([_Piece(index, tensor, 0, size_bytes)], size_bytes, is_pinned(tensor)))
         else:
@@ -213,22 +234,8 @@ def make_parcels(
             small.append(_Piece(index, tensor, start, size_bytes))
             end = start + size_bytes
     if small:
-        parcels.append(Parcel(small, end, False))
+        parcels.append(Parcel(small, align(end), False))
     return parcels, others
-
-
-def _is_plain(leaf: Any) -> bool:
-    import torch
-
-    return (
-        type(leaf) is torch.Tensor
-        and leaf.device.type == "cpu"
-        and leaf.layout is torch.strided
-        and not leaf.is_nested
-        and not leaf.requires_grad
-        and not leaf.is_quantized
-        and leaf.numel() > 0
-    )
 
 
 @dataclass(frozen=True, slots=True)
