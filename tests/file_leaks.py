@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from torch.distributed import TCPStore
 from tqdm import tqdm
 
@@ -96,6 +97,9 @@ class FileLeaks:
         yield from map(re.escape, self._of_obstore)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             yield r"descriptor \d+ of socket:"  # to its other processes, of which more begin and end
+        if torch.cuda.is_available():
+            # The driver's, of which it opens more with each new kind of use.
+            yield r"descriptor \d+ of (/dev/nvidia|anon_inode:\[eventfd\]|pipe:)"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,12 @@ import asyncloader as al
 from . import test_verdicts as verdicts
 from .test_verdicts import CACHE, CASES, TORCHS, Case, numbers, serve, tars
 
-pytestmark = [pytest.mark.usefixtures("fork_server"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.usefixtures("fork_server"),
+    pytest.mark.slow,
+    # torch's, of more workers than processors: these wait most of the time.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +93,8 @@ def workers(count: int, advice: str = "raise num_workers") -> Followed:
     return Followed(advice, options={"num_workers": count, "persistent_workers": True}, passes=2)
 
 
-STORED = "every processor has its process: do less work, or store"
+# Every processor has a worker, or one of its threads.
+STORED = "do less work, or store"
 WORKERS = "try num_workers=2"
 
 #: By case and number of workers; a case without an entry has advice which says that nothing is to change.
