@@ -15,7 +15,6 @@ from ..blocks.memory import align, as_bytes, dense
 from .slabs import Accelerator, SlabRing
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 # Takes a batch apart into the leaves that can be pinned, and builds one like it from others.
@@ -140,9 +139,9 @@ LARGE_BYTES = 256 << 10
 _UNLOCK_BYTES = 32 << 10
 
 # From here on torch copies, with as many threads as torch.set_num_threads gives its operations: one thread
-# copies some 7 GB/s, and a PCIe 5 link takes 55 (tests/benchmarks/on_device.py). For less, the threads that
-# torch would start for this thread alone are not worth it.
-_TOGETHER_BYTES = 4 << 20
+# copies some 7 GB/s, and a PCIe 5 link takes 55 (tests/benchmarks/on_device.py). For less, waking the threads
+# that torch starts for this one alone takes longer than they save.
+_TOGETHER_BYTES = 1 << 20
 _memmove_locked = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
     ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
 )
@@ -184,13 +183,11 @@ class Parcel:
 
     def lay_over(self, buffer: Tensor, leaves: list[Any]) -> None:
         """Replace this parcel's tensors among ``leaves`` by their likes over ``buffer``."""
-        typed: dict[torch.dtype, Tensor] = {}
+        typed = {dtype: buffer.view(dtype) for dtype in {piece.tensor.dtype for piece in self.pieces}}
         for piece in self.pieces:
             old = piece.tensor
-            if (view := typed.get(old.dtype)) is None:
-                view = typed[old.dtype] = buffer.view(old.dtype)
-            # ``data`` is no view to autograd.
-            leaves[piece.index] = view.as_strided(old.shape, old.stride(), piece.offset // old.itemsize).data
+            new = typed[old.dtype].as_strided(old.shape, old.stride(), piece.offset // old.itemsize)
+            leaves[piece.index] = new.data  # which is no view to autograd
 
 
 def make_parcels(
@@ -230,11 +227,10 @@ def make_parcels(
         if size_bytes >= LARGE_BYTES:
             parcels.append(Parcel([_Piece(index, tensor, 0, size_bytes)], size_bytes, is_pinned(tensor)))
         else:
-            start = align(end)
-            small.append(_Piece(index, tensor, start, size_bytes))
-            end = start + size_bytes
+            small.append(_Piece(index, tensor, end, size_bytes))
+            end = align(end + size_bytes)
     if small:
-        parcels.append(Parcel(small, align(end), False))
+        parcels.append(Parcel(small, end, False))
     return parcels, others
 
 
@@ -266,9 +262,7 @@ class Pinner:
         leaves, build = take_apart(batch)
         parcels, others = make_parcels(leaves, self._backend.is_pinned)
         size_bytes = 0
-        for parcel in parcels:
-            if parcel.pinned:
-                continue
+        for parcel in (parcel for parcel in parcels if not parcel.pinned):
             # One allocation for all the small ones: locking 114 small tensors one by one takes longer
             # than not locking them gains.
             buffer = self._backend.pinned(parcel.size_bytes)
@@ -338,8 +332,7 @@ class Uploader:
 
         late = []
         for index in others:
-            leaf = leaves[index]
-            if _is_on_device(leaf):
+            if _is_on_device(leaf := leaves[index]):
                 continue
             # torch cannot pin every plain tensor that is not packed (sparse, nested, with a gradient).
             if type(leaf) is not torch.Tensor:

@@ -322,11 +322,8 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
         known |= Known.OFFSETS
     told = [offsets or () for offsets in listed]
     begins = begins_of(np.array([*map(len, told)], np.int64))
-    # Most shards of a large index are too small to have any.
-    pairs = chain.from_iterable(filter(None, told))
-    offsets = np.fromiter(chain.from_iterable(pairs), np.int64).reshape(-1, 2)
-    if len(offsets):
-        _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
+    offsets = np.fromiter(chain.from_iterable(chain.from_iterable(told)), np.int64).reshape(-1, 2)
+    _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
     nothing = np.zeros((len(found), 0), np.uint8)
     return names, Expectations(
         size_bytes=sizes,
