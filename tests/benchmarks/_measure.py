@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -38,11 +39,13 @@ class PeakMemory:
 def descendants(pid: int) -> Iterator[int]:
     """``pid`` and all processes below it."""
     yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
+    tasks: list[str] = []
+    with suppress(OSError):  # it may end at any time, and so may a thread of it
+        tasks = os.listdir(f"/proc/{pid}/task")
+    for task in tasks:
+        children: list[str] = []
+        with suppress(OSError):
+            children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
         for child in children:
             yield from descendants(int(child))
 
