@@ -207,7 +207,7 @@ class Deal:
     varies: bool = False
 
     def draw_key(self, seed: int) -> tuple[int, ...]:
-        """What seeds a draw for all lanes alike."""
+        """The key of a draw that is the same for all lanes."""
         return seed, self.epoch, self.repetition, *self.component
 
     def repeated(self, repetition: int) -> Deal:
@@ -261,7 +261,7 @@ class Row:
             there it is found dry, and is skipped.
     """
 
-    position: Position = field(default_factory=dict)
+    position: Position = field(default_factory=list)
     batches: int = 0
     done: bool = False
 
