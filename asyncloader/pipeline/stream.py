@@ -22,7 +22,7 @@ from ..observe.audit import LeavesOut, LeftSamples
 from ..observe.statistics import NetworkCounts
 from ..observe.stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from ..observe.tracing import Recorder, Traffic
-from ..plan.lanes import Rotation, Row
+from ..plan.lanes import Cursor, Rotation, Row
 from ..plan.topology import Topology, World, share_with_operators
 from ..stores.urls import redact
 from ..types import Position
@@ -119,9 +119,9 @@ class LanesJob:
             return None
         return Skips(self.budget, {"epoch": self.epoch, "rank": self.world.rank, "lane": number}, start)
 
-    def rotation(self) -> Rotation:
-        """Whose turn it is among these lanes, from the positions on at which they are opened."""
-        return Rotation({lane: row.batches for lane, row in self.turns})
+    def cursor(self) -> Cursor:
+        """How far these lanes have come where they are opened."""
+        return Cursor(self.epoch, [lane for lane, _ in self.turns], dict(self.turns))
 
     def place(self, number: int) -> Topology:
         """The place of lane ``number`` among all lanes."""
@@ -145,7 +145,7 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
     skips = {lane.topology.lane: lane.skips for lane in lanes}
     leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
     reported = NetworkCounts()
-    rotation = job.rotation()
+    rotation = Rotation(job.cursor())
     with ExitStack() as stack:
         streams = {
             number: stack.enter_context(closing(_lane_batches(job, lane, row.position)))
@@ -169,11 +169,9 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
             if (left_out := leaves_out[lane]) is not None and left_out:
                 note = note._replace(left_out=left_out.take())
             if note.position is None:
-                rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
                 shortfalls.clear()
-            else:
-                rotation.advance()
+            rotation.move(note.position)
             if (spent := stopwatch.news(at_once=note.position is None)) is not None:
                 note = note._replace(spent=spent._replace(wants_memory=budget.is_exhausted))
             yield made.pop()[0], note  # the batch is not held here meanwhile

@@ -73,7 +73,7 @@ def test_a_state_shares_nothing_with_its_cursor(cursor: Cursor) -> None:
     expected = copy.deepcopy(state)
     loaded = load(state)
     for other in (cursor, loaded):
-        other.delivered(LANES[0], [{"shard": 99}])
+        other.move(LANES[0], [{"shard": 99}])
     assert state == expected
 
 
@@ -84,12 +84,12 @@ def test_entries_of_a_stage_are_those_of_the_same_stage_again() -> None:
 
 def test_delivering_moves_the_lane_and_the_turn() -> None:
     cursor = Cursor(4, LANES)
-    cursor.delivered(1, [{"shard": 0}])
-    cursor.delivered(3, [{"shard": 1}])
-    cursor.delivered(7, [{"shard": 2}])  # 5 has run dry
+    cursor.move(1, [{"shard": 0}])
+    cursor.move(3, [{"shard": 1}])
+    cursor.move(7, [{"shard": 2}])  # 5 has run dry
     assert [lane for lane, _ in cursor.turns()] == [5, 1, 3, 7]
     assert dict(cursor.turns())[3] == Row([{"shard": 1}], 1)
-    cursor.delivered(1, [{"shard": 5}])
+    cursor.move(1, [{"shard": 5}])
     assert [lane for lane, _ in cursor.turns()] == [5, 3, 7, 1]
     assert cursor.batches == 4
 
