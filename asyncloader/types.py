@@ -1,19 +1,33 @@
 """The types that all rooms share: samples, the bytes that they are made of, and positions.
 
-A *position* says where to reopen a stream so that it continues with the next sample. It is a plain dict of
-JSON values, and nested: each stage that has something to remember adds its own entries around those of the
-stage before it. Dicts are nested directly: a list in a position holds no dict (``plan/states``).
+A *position* says where to reopen a stream so that it continues with the next sample. It is a list of plain
+dicts of JSON values, one for each stage of the dataset: the source, then the operators, then the batching. A
+stage that has nothing to remember has an empty one, which is left out at the end; so the list is empty before
+the first sample. The entry of a source that is made of several datasets has a position of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 Sample: TypeAlias = dict[str, Any]
-Position: TypeAlias = Mapping[str, Any]
+Position: TypeAlias = Sequence[Mapping[str, Any]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+def entry_of(position: Position, stage: int) -> Mapping[str, Any]:
+    """What a stage has noted in a position; empty if it has nothing to remember."""
+    return position[stage] if stage < len(position) else {}
+
+
+def with_entry(position: Position, stage: int, entry: Mapping[str, Any]) -> Position:
+    """A position of the stages before this one, with the entries of this one."""
+    if not entry:
+        return position
+    before = [*position[:stage], *[{}] * (stage - len(position))]
+    return [*before, {**entry_of(position, stage), **entry}]
 
 
 class Span(NamedTuple):

@@ -15,7 +15,7 @@ from examples_drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.lanes import Rotation, rank_lanes
+from asyncloader.plan.lanes import Cursor, Rotation, Row, rank_lanes
 from asyncloader.plan.topology import World
 from asyncloader.tools.simulate import Balance, Outcome, PlannedRun, simulate, simulate_resize
 
@@ -127,13 +127,14 @@ def test_lanes_are_left_where_the_turns_of_a_pass_leave_them(
         for rank in range(ranks):
             mine = rank_lanes(4, World(rank, ranks))
             turns: list[int] = []
-            rotation = Rotation({lane: delivered[lane] for lane in mine})
+            rows = {lane: Row(batches=delivered[lane]) for lane in mine}
+            rotation = Rotation(Cursor(0, mine, rows))
             for lane in rotation:
                 if delivered[lane] + turns.count(lane) < batches[lane]:
                     turns.append(lane)
-                    rotation.advance()
+                    rotation.move([])
                 else:
-                    rotation.mark_dry()
+                    rotation.move(None)
             taken.append(turns)
         steps = min(map(len, taken)) if most_steps is None else most_steps
         for turns in taken:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .columns import Column, Ragged, column_of, join_columns, part_of, read_only, settled, take_of
-from .trails import JoinedTrail, PickedTrail, Trail
+from .trails import Trail, join_trails
 
 
 class Block(Protocol):
@@ -38,7 +39,7 @@ class Block(Protocol):
         """
         ...
 
-    def take(self, indices: Sequence[int]) -> Self:
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
         """The samples of these indices, in this order, with their trail.
 
         Args:
@@ -74,10 +75,11 @@ class Rows:
         return len(self.samples)
 
     def part(self, start: int, stop: int) -> Rows:
-        return Rows(self.samples[start:stop], PickedTrail(self.trail, range(start, stop)))
+        return Rows(self.samples[start:stop], self.trail.part(start, stop))
 
-    def take(self, indices: Sequence[int]) -> Rows:
-        return Rows([self.samples[index] for index in indices], PickedTrail(self.trail, indices))
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Rows:
+        each = indices.tolist() if isinstance(indices, np.ndarray) else indices
+        return Rows([self.samples[index] for index in each], self.trail.take(indices))
 
     def follow(self, trail: Trail) -> Rows:
         return Rows(self.samples, trail)
@@ -113,13 +115,13 @@ class Columns:
     def part(self, start: int, stop: int) -> Columns:
         """See ``Block``; over the same memory."""
         fields = {name: part_of(column, start, stop) for name, column in self.fields.items()}
-        return Columns(fields, PickedTrail(self.trail, range(start, stop)))
+        return Columns(fields, self.trail.part(start, stop))
 
-    def take(self, indices: Sequence[int]) -> Columns:
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Columns:
         """See ``Block``; copies the samples."""
         picked = np.asarray(indices, np.int64)
         fields = {name: take_of(column, picked) for name, column in self.fields.items()}
-        return Columns(fields, PickedTrail(self.trail, indices))
+        return Columns(fields, self.trail.take(picked))
 
     def follow(self, trail: Trail) -> Columns:
         return Columns(self.fields, trail)
@@ -158,7 +160,7 @@ def join(blocks: Sequence[Block]) -> Block:
         raise ValueError("there is nothing to join")
     if len(blocks) == 1:
         return blocks[0]
-    trail = JoinedTrail([(block.trail, range(len(block))) for block in blocks])
+    trail = join_trails([(block.trail, len(block)) for block in blocks])
     columns = [block for block in blocks if isinstance(block, Columns)]
     if len(columns) == len(blocks) and (fields := _join_fields(columns)) is not None:
         return Columns(fields, trail)

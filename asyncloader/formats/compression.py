@@ -18,7 +18,6 @@ import lzma
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -432,8 +431,9 @@ class CompressedDecoder(Decoder):
 
 
 def _without_ends(block: Block) -> Block:
-    trail = block.trail
-    return block.follow(replace(trail, ends=None)) if isinstance(trail, OffsetTrail) else block
+    if isinstance(block.trail, OffsetTrail):
+        block.trail.ends = None
+    return block
 
 
 class SniffingDecoder(Decoder):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Columns, OffsetTrail, PickedTrail, Trail
+from ..blocks import Columns, OffsetTrail, Trail
 from ..errors import FormatError
 from .arrow_columns import Features, arrow, check_pyarrow, cut, features_of, pyarrow_errors
 from .decoder import Selection
@@ -253,9 +253,8 @@ def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns
         kept = np.flatnonzero(mask_of(tested, choice.filters))
         if len(kept) < len(table):
             table = without_views(table).take(arrow().array(kept))
-            trail = PickedTrail(trail, kept.tolist())
+            trail = trail.take(kept)
     for at, size in cut(table):
         features = choice.features
         fields = {name: features.field_of(name, table.column(name).slice(at, size)) for name in choice.shown}
-        inside = trail if at == 0 else PickedTrail(trail, range(at, at + size))
-        yield Columns(fields, inside)
+        yield Columns(fields, trail if at == 0 else trail.part(at, at + size))

@@ -37,12 +37,13 @@ _log = logging.getLogger("asyncloader.workers")
 
 
 class WorkerLanes:
-    """The lanes of one worker, and how far their batches were received.
+    """The lanes of one worker.
 
     Args:
         number: The worker's, in its pool.
         pool: Has started the first one.
         job: What the first one does.
+        received: How far the batches of all lanes of the rank were received.
         make_job: Makes the job of a worker that opens lanes at other rows.
         most_restarts: How many workers of the pass may be replaced.
         counters: Count those that were.
@@ -53,6 +54,7 @@ class WorkerLanes:
         number: int,
         pool: AnyPool[AnyWorker],
         job: LanesJob,
+        received: Cursor,
         make_job: Callable[[Turns], WorkerJob],
         most_restarts: int,
         counters: Meter,
@@ -62,7 +64,8 @@ class WorkerLanes:
         self._job = job
         self._make_job = make_job
         self._most_restarts, self._counters = most_restarts, counters
-        self._received = Cursor(job.epoch, [lane for lane, _ in job.turns], dict(job.turns))
+        self._mine = {lane for lane, _ in job.turns}
+        self._received = received
         # The first one may die before it has sent anything: it has replaced no other.
         self._has_sent = True
 
@@ -72,9 +75,14 @@ class WorkerLanes:
         return self._pool.workers[self.number]
 
     @property
+    def turns(self) -> Turns:
+        """The lanes that have not ended, the one whose batch comes next first; see ``Cursor.turns``."""
+        return tuple((lane, row) for lane, row in self._received.turns() if lane in self._mine)
+
+    @property
     def lanes(self) -> list[int]:
-        """Those that have not ended, the one whose batch comes next first."""
-        return [lane for lane, _ in self._received.turns()]
+        """The same without their rows."""
+        return [lane for lane, _ in self.turns]
 
     def take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
         """What the worker has sent, None if nothing has come; a worker that has died is replaced.
@@ -100,8 +108,7 @@ class WorkerLanes:
                     raise
                 self._replace(death)
             else:
-                if came is not None:
-                    self._note(came[1])
+                self._has_sent |= came is not None
                 return came
 
     def describe_next(self) -> str:
@@ -111,13 +118,6 @@ class WorkerLanes:
         many = self._job.batching.samples_per_batch
         size = "" if many is None else f", of {many} sample{'s' * (many > 1)},"
         return f"whose next batch{size} is of lane {lanes[0]} and goes on at {_named(self._places())}"
-
-    def _note(self, note: Note) -> None:
-        self._has_sent = True
-        if note.position is None:
-            self._received.ended(note.lane)
-        else:
-            self._received.delivered(note.lane, note.position)
 
     def _replace(self, death: WorkerDiedError) -> None:
         """Start another worker, or raise what the consumer gets."""
@@ -135,7 +135,7 @@ class WorkerLanes:
         self._counters.worker_restarts += 1
         self._has_sent = False
         _log.warning("%s: another worker goes on where it was", self._located(death))
-        self._pool.replace(self.number, self._make_job(tuple(self._received.turns())))
+        self._pool.replace(self.number, self._make_job(self.turns))
 
     def _located(self, death: WorkerDiedError, why: str = "") -> WorkerDiedError:
         """The error with the place at which the worker was."""
@@ -158,8 +158,7 @@ class WorkerLanes:
 
     def _places(self) -> list[Place]:
         """Where the next batch begins, or the operators before it go on: one sample of each component."""
-        turns = self._received.turns()
-        if not turns:
+        if not (turns := self.turns):
             return []
         (lane, row), job = turns[0], self._job
         deal = Deal((lane,), job.lane_count, job.epoch, job.stages.order_seed)
@@ -270,13 +269,13 @@ class InTurn:
     """A batch of each lane in turn, also if others are ready before.
 
     Args:
-        rotation: Of the rank's lanes.
+        received: How far the batches of each lane of the rank were received; it is moved with each.
         posts: Those that read the lanes.
     """
 
-    def __init__(self, rotation: Rotation, posts: Sequence[WorkerLanes]) -> None:
-        self._rotation = rotation
-        self._turns = iter(rotation)
+    def __init__(self, received: Cursor, posts: Sequence[WorkerLanes]) -> None:
+        self._rotation = Rotation(received)
+        self._turns = iter(self._rotation)
         self._posts = {lane: post for post in posts for lane in post.lanes}
 
     def candidates(self) -> Sequence[WorkerLanes]:
@@ -288,26 +287,26 @@ class InTurn:
         """``note`` came from ``post``."""
         lane = next(self._turns)
         assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
-        if note.position is None:
-            self._rotation.mark_dry()
-        else:
-            self._rotation.advance()
+        self._rotation.move(note.position)
 
 
 class AsDone:
     """The batch that is ready first; see ``InTurn``.
 
     Args:
+        received: See there.
         posts: Those that may have one.
     """
 
-    def __init__(self, posts: Sequence[WorkerLanes]) -> None:
+    def __init__(self, received: Cursor, posts: Sequence[WorkerLanes]) -> None:
+        self._received = received
         self._carrying = deque(posts)
 
     def candidates(self) -> Sequence[WorkerLanes]:
         return self._carrying
 
     def passed(self, post: WorkerLanes, note: Note) -> None:
+        self._received.move(note.lane, note.position)
         # The last one to look at the next time: a quick one must not keep the others' batches waiting.
         self._carrying.remove(post)
         if note.position is not None or post.lanes:

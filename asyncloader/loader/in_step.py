@@ -453,7 +453,7 @@ class _Settled:
             if verdict is StepVerdict.GO_WITH_EMPTY:
                 self._share_empty()
             if made and made[0][1].position is not None:
-                self._cursor.delivered(made[0][1].lane, made[0][1].position)
+                self._cursor.move(made[0][1].lane, made[0][1].position)
             # A copy: the consumer may pop fields from it.
             yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING), 1
 

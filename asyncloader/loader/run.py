@@ -229,9 +229,9 @@ class Run:
             while self._deliveries and (first := self._deliveries[0]).is_given:
                 note = first.note
                 assert note.position is not None
-                if self._recording is not None and note.references is not None and not first.is_recorded:
+                if self._recording is not None and note.origins is not None and not first.is_recorded:
                     first.is_recorded = True
-                    self._recording.delivered(note.lane, note.references, note.left_out)
+                    self._recording.delivered(note.lane, note.origins, note.left_out)
                 row = self._cursor.row_behind(note.lane, note.position)
                 # No call from here on, so that these go together.
                 self._cursor.rows[note.lane] = row

@@ -204,11 +204,12 @@ def stream_in_workers(
     makers = [partial(_WorkerJob, worker) for worker in range(len(dealt))]
     jobs = [make(turns) for make, turns in zip(makers, turns_of, strict=True)]
     pool = stack.enter_context(_open_pool(jobs, job, setting, options, on_ray))
+    received = job.cursor()
     posts = [
-        WorkerLanes(worker, pool, replace(job, turns=turns), make, options.restarts, counters)
+        WorkerLanes(worker, pool, replace(job, turns=turns), received, make, options.restarts, counters)
         for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
     ]
-    order = InTurn(job.rotation(), posts) if options.in_order else AsDone(posts)
+    order = (InTurn if options.in_order else AsDone)(received, posts)
     return Fleet(posts, order, notes, pool.close, awaits_ends=job.stages.has_context)
 
 

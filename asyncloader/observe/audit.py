@@ -40,11 +40,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..atomic_file import write_whole
-from ..blocks import MOST_TABLES, Indices, Origin, OriginTable, Provenance, References, Trail, resolve
-from ..plan.lanes import draw_order
+from ..blocks import Indices, Origin, Origins, Trail, join_origins
 
-#: An operator, and samples of a shard that it has left out.
-LeftSamples: TypeAlias = tuple[str, Origin, Indices]
+#: An operator, and samples that it has left out.
+LeftSamples: TypeAlias = tuple[str, Origins]
 
 
 class Begin(msgspec.Struct, tag_field="row", tag="begin"):
@@ -231,57 +230,65 @@ def read_contents(path: str) -> Contents:
 
 # --- recording ---
 
-# What a killed process had not written comes again, so that nothing is lost by waiting. A line costs least
-# where all of a shuffled window was delivered before it.
+# What a killed process had not written comes again, so that nothing is lost by waiting.
 _FLUSH_S = 5.0
 
 # Of what is not yet in the file: some MiB, in case batches come by the hundred thousand.
-_MOST_BATCHES = 10_000
+_MOST_BYTES = 8 << 20
+_PART_BYTES = 400
 
 
 @dataclass(slots=True)
 class _LaneNews:
-    """What a lane has delivered since the last line, and the tables that may still be referred to."""
+    """What a lane has delivered since the last line.
+
+    Attributes:
+        first: How many of its batches came before.
+        batches: How many are delivered since.
+        parts: Where their samples came from.
+        left_out: The samples that each operator has left out.
+    """
 
     first: int
     batches: int = 0
-    tables: dict[int, OriginTable] = field(default_factory=dict)
-    runs: list[list[int]] = field(default_factory=list)
-    left_out: dict[tuple[str, Origin], list[Indices]] = field(default_factory=dict)
+    parts: list[Origins] = field(default_factory=list)
+    left_out: dict[str, list[Origins]] = field(default_factory=dict)
 
     def leave_out(self, left_out: Iterable[LeftSamples]) -> None:
-        for by, origin, samples in left_out:
-            self.left_out.setdefault((by, origin), []).append(samples)
+        for by, origins in left_out:
+            self.left_out.setdefault(by, []).append(origins)
 
-    def add(self, references: References) -> None:
+    def add(self, batch: Origins) -> None:
         self.batches += 1
-        tables, runs = references
-        if tables:
-            self.tables.update(tables)
-        last = self.runs[-1] if self.runs else [0, 0, 0]
-        for number, start, stop in runs:
-            if last[0] == number and last[2] == start:  # as most do
-                last[2] = stop
-            else:
-                last = [number, start, stop]
-                self.runs.append(last)
+        last = self.parts[-1] if self.parts else None
+        if last is not None and last.is_run and batch.is_run:  # as most do where nothing is shuffled
+            whole = join_origins([last, batch])
+            if whole.is_run:
+                self.parts[-1] = whole
+                return
+        self.parts.append(batch)
 
     def row(self, id: str, lane: int) -> LaneRow:
         """The line of it, after which a new one begins."""
-        by_table: dict[int, list[tuple[int, int]]] = {}
-        for number, start, stop in self.runs:
-            by_table.setdefault(number, []).append((start, stop))
-        by_origin: dict[Origin, list[Indices]] = {}
-        for number, runs in by_table.items():
-            for origin, samples in resolve(self.tables[number], runs, draw_order):
-                by_origin.setdefault(origin, []).append(samples)
-        delivered = [(origin, runs_of(parts)) for origin, parts in by_origin.items()]
-        left_out = [LeftOut(by, origin, runs_of(parts)) for (by, origin), parts in self.left_out.items()]
+        left_out = [
+            LeftOut(by, origin, runs)
+            for by, parts in self.left_out.items()
+            for origin, runs in _runs_by_shard(parts)
+        ]
         first, stop = self.first, self.first + self.batches
-        self.first, self.batches, self.runs, self.left_out = stop, 0, [], {}
-        while len(self.tables) > MOST_TABLES:
-            del self.tables[next(iter(self.tables))]
-        return LaneRow(id, lane, first, stop, delivered, left_out)
+        row = LaneRow(id, lane, first, stop, _runs_by_shard(self.parts), left_out)
+        self.first, self.batches, self.parts, self.left_out = stop, 0, [], {}
+        return row
+
+
+def _runs_by_shard(parts: Sequence[Origins]) -> list[tuple[Origin, list[int]]]:
+    """The samples of all parts, as starts and stops in turn."""
+    by_shard: dict[Origin, list[Indices]] = {}
+    scattered = join_origins([part for part in parts if not part.is_run])
+    for part in (scattered, *(part for part in parts if part.is_run)):
+        for origin, samples in part.by_shard():
+            by_shard.setdefault(origin, []).append(samples)
+    return [(origin, runs_of(of_shard)) for origin, of_shard in by_shard.items()]
 
 
 class Recording:
@@ -298,7 +305,7 @@ class Recording:
     def __init__(self, path: str, begin: Begin) -> None:
         self._id = begin.id
         self._lanes = {lane: _LaneNews(batches) for lane, batches in begin.lanes.items()}
-        self._batches = 0
+        self._held_bytes = 0
         self._owner = os.getpid()
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # Unbuffered: each flush is one write at the end of the file, also where other processes append to it.
@@ -311,11 +318,12 @@ class Recording:
             raise
         self._flushed_s = perf_counter()
 
-    def delivered(self, lane: int, references: References, left_out: Iterable[LeftSamples] = ()) -> None:
+    def delivered(self, lane: int, batch: Origins, left_out: Sequence[LeftSamples] = ()) -> None:
         """The consumer received a batch of ``lane``, before which operators have left samples out."""
-        self._lanes[lane].add(references)
+        self._lanes[lane].add(batch)
         self._lanes[lane].leave_out(left_out)
-        self._batches += 1
+        held = [batch, *(origins for _, origins in left_out)]
+        self._held_bytes += sum(_PART_BYTES + origins.size_bytes for origins in held)
 
     def left_at_end(self, lane: int, left_out: Iterable[LeftSamples]) -> None:
         """All batches of a lane were delivered, and operators have left samples out after the last one."""
@@ -323,7 +331,7 @@ class Recording:
 
     def flush_if_due(self, now_s: float) -> None:
         """Write what has gathered, if the last time was long ago; ``now_s`` is of ``time.perf_counter()``."""
-        if now_s - self._flushed_s > _FLUSH_S or self._batches > _MOST_BATCHES:
+        if now_s - self._flushed_s > _FLUSH_S or self._held_bytes > _MOST_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -338,7 +346,7 @@ class Recording:
                 if lane.batches or lane.left_out
             )
         )
-        self._batches = 0
+        self._held_bytes = 0
         self._flushed_s = perf_counter()
 
     def close(self, end: bool = False, stopped: bool = False) -> None:
@@ -380,31 +388,29 @@ class LeavesOut:
     """
 
     def __init__(self) -> None:
-        self._gathered: deque[tuple[str, tuple[int, ...], Provenance]] = deque()
+        self._gathered: deque[LeftSamples] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._gathered)
 
-    def add(self, by: str, component: tuple[int, ...], trail: Trail, indices: Indices) -> None:
+    def add(self, by: str, trail: Trail, indices: Indices) -> None:
         """Leave out these samples of a block.
 
         Args:
             by: What leaves them out, as the dataset's description calls it.
-            component: Of the lane; ``trail`` is relative to it.
             trail: Of the block.
             indices: Of the samples in it.
         """
         if len(indices):
-            self._gathered.append((by, component, trail.provenance(indices)))
+            self._gathered.append((by, trail.origins.of(indices)))
 
     def take(self) -> tuple[LeftSamples, ...]:
         """What was reported since the previous call."""
-        found: list[LeftSamples] = []
+        found: dict[str, list[Origins]] = {}
         while self._gathered:
-            by, component, provenance = self._gathered.popleft()
-            for origin, samples in provenance.by_origin():
-                found.append((by, origin._replace(component=(*component, *origin.component)), samples))
-        return tuple(found)
+            by, origins = self._gathered.popleft()
+            found.setdefault(by, []).append(origins)
+        return tuple((by, join_origins(parts)) for by, parts in found.items())
 
 
 # --- reading ---

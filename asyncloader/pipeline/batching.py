@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Gather, Ragged, Referred, Trail, join, runs_on
+from ..blocks import Block, Gather, Origins, Ragged, Trail, join, origins_of
 from ..collate.pad import PadLongest
 from ..plan.lanes import UnknownCount, batch_count
 from ..quantity import as_count, as_counts
@@ -50,29 +50,11 @@ class Batch(NamedTuple):
         """The batch of consecutive samples of a lane."""
         return cls(block, block.trail.after(len(block) - 1), len(block), tokens)
 
-    def count_components(self, count: int) -> list[int]:
-        """How many of its samples came from each of the ``count`` components of a mixture."""
+    def origins(self) -> Origins:
+        """Where the samples came from that end in it."""
         if self.ended is None:
-            found = [self.block.trail.components(np.arange(len(self.block)))]
-        else:
-            found = [trail.components(np.array(indices)) for trail, indices in self._by_trail()]
-            if not found:  # a packed batch may be the middle of a single document
-                return [0] * count
-        counts: list[int] = np.bincount(np.concatenate(found), minlength=count).tolist()
-        return counts
-
-    def bases(self) -> list[Referred]:
-        """Where its samples came from, in any order; see ``Trail.bases``."""
-        if self.ended is None:
-            return self.block.trail.bases(0, len(self.block))
-        return [base for trail, indices in self._by_trail() for base in runs_on(trail, indices)]
-
-    def _by_trail(self) -> Iterator[tuple[Trail, list[int]]]:
-        """The samples that end in it, grouped by trail."""
-        trails: dict[int, tuple[Trail, list[int]]] = {}
-        for trail, index in self.ended or ():
-            trails.setdefault(id(trail), (trail, []))[1].append(index)
-        return iter(trails.values())
+            return self.block.trail.origins.of(range(len(self.block)))
+        return origins_of(self.ended)
 
 
 Batches: TypeAlias = Generator[Batch, None, None]
@@ -144,7 +126,7 @@ class FixedSize:
             rest = gather.finish()
             if rest is not None and not self.drop_last:
                 yield Batch.of(rest)
-            elif rest is not None and lane.leaves_out is not None:
+            elif rest is not None:
                 lane.leave_out("drop_last", rest, range(len(rest)))
 
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
@@ -323,7 +305,7 @@ class ByLength:
                 for emitted, nth in enumerate(order[pool.emitted :], pool.emitted + 1):
                     group = groups[nth]
                     tokens = int(lengths.values[group].sum()) if counts_tokens else 0
-                    block = pool.samples.take(group.tolist())
+                    block = pool.samples.take(group)
                     yield Batch(block, pool.span.after(emitted, len(order)), len(group), tokens)
                     del block
                 del pool, lengths, groups

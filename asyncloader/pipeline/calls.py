@@ -160,7 +160,7 @@ class UserCalls(UserCodeErrors):
         return (
             (lane.order_seed or 0) & _WORD,
             lane.topology.epoch,
-            lane.operator,
+            lane.stage - 1,  # the number of the operator
             place.repetition,
             place.number,
             place.sample,

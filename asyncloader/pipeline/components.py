@@ -15,14 +15,11 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..blocks import Block, Indices, NestedTrail, Place, Provenance, Trail
+from ..blocks import Block, Place, Trail
 from ..errors import add_note
 from ..flow.budget import Portion
 from ..plan.lanes import Counter, Deal
-from ..types import Position
+from ..types import Position, entry_of
 from .calls import cut
 from .lane import START, Blocks, Lane, Opener
 from .map import Map
@@ -50,7 +47,7 @@ class Stages:
     def open(self, start: Position, lane: Lane) -> Blocks:
         """Its samples in one lane, from a position on."""
         opener: Opener = partial(_open_source, self.source)
-        for number, op in enumerate(self.ops):
+        for number, op in enumerate(self.ops, 1):
             opener = partial(_open_op, op, number, opener)
         return opener(start, lane)
 
@@ -88,11 +85,11 @@ class Stages:
 
 
 def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
-    return _timed(source.stage, source.open(start, lane), lane)
+    return _timed(source.stage, source.open(start, replace(lane, stage=0)), lane)
 
 
-def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-    return _timed(shown(op), op.open(upstream, start, replace(lane, operator=number)), lane)
+def _open_op(op: Op, stage: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+    return _timed(shown(op), op.open(upstream, start, replace(lane, stage=stage)), lane)
 
 
 def _timed(stage: str, blocks: Blocks, lane: Lane) -> Blocks:
@@ -129,14 +126,14 @@ class Composed:
             lane: Of the whole.
             share: The component's part of the lane's budget, from 0 to 1.
         """
-        topology = lane.topology
-        portion = lane.budget.portion(topology.lane, number, share)
+        portion = lane.budget.portion(lane.topology.lane, number, share)
+        deal = self.deal_of(number, lane.deal)
         return (
             replace(
                 lane,
-                topology=replace(topology, lane=(topology.lane - self.first_lane(number)) % topology.lanes),
-                component=(*lane.component, self.drawn_as(number)),
-                order_seed=self._order_seed(number, lane.order_seed),
+                topology=replace(lane.topology, lane=deal.lanes[0]),
+                component=deal.component,
+                order_seed=deal.order_seed,
                 budget=portion,
                 # An audit follows one of the components that are put together.
                 leaves_out=lane.leaves_out if self.drawn_as(number) == number else None,
@@ -150,30 +147,27 @@ class Composed:
 
     def deal_of(self, number: int, deal: Deal) -> Deal:
         """The lanes of a component in those of the whole."""
+        own = self.parts[number].order_seed
         return replace(
             deal,
             lanes=tuple((lane - self.first_lane(number)) % deal.lane_count for lane in deal.lanes),
             component=(*deal.component, self.drawn_as(number)),
-            order_seed=self._order_seed(number, deal.order_seed),
+            # A component without a ``.shuffle`` of its own has its shards permuted by one after the whole.
+            order_seed=deal.order_seed if own is None else own,
         )
 
     def drawn_as(self, number: int) -> int:
         """The number that seeds a component's draws; components with the same number draw the same."""
         return number
 
-    def places_at(self, position: Position, deal: Deal) -> list[Place]:
-        """Where each component continues, if anything of it was taken."""
+    def places_at(self, entry: Mapping[str, Any], deal: Deal) -> list[Place]:
+        """Where each component continues that was begun and has not ended."""
         return [
             place
-            for number, inside in self.positions_of(position).items()
+            for number, inside in enumerate(entry.get("of", ()))
+            if inside and number not in entry.get("gone", ())
             for place in places_of(self.parts[number], inside, self.deal_of(number, deal))
         ]
-
-    def positions_of(self, position: Position) -> dict[int, Position]:
-        """The positions of the components that were begun and have not ended."""
-        gone = position.get("gone", ())
-        of = {int(number): inside for number, inside in position.get("of", {}).items()}
-        return {number: inside for number, inside in of.items() if number not in gone}
 
     def describe(self) -> Mapping[str, Any]:
         components = [
@@ -205,20 +199,9 @@ class Composed:
         """Whether the whole never ends."""
         return any(self.endless())
 
-    def _order_seed(self, number: int, outer: int | None) -> int | None:
-        """A component without a ``.shuffle`` of its own has its shards permuted by one after the mixture."""
-        own = self.parts[number].order_seed
-        return outer if own is None else own
-
     def __repr__(self) -> str:
         shown = [f"{name}={stages!r}" for name, stages in zip(self.names, self.parts, strict=True)]
         return f"{type(self).__name__}({', '.join(shown)})"
-
-
-def of_component(number: int, provenance: Provenance) -> Provenance:
-    """The provenance of a component's samples, with the component's number."""
-    origins = [origin._replace(component=(number, *origin.component)) for origin in provenance.origins]
-    return provenance._replace(origins=origins)
 
 
 def is_endless(stages: Stages) -> bool:
@@ -239,19 +222,19 @@ def places_of(stages: Stages, position: Position, deal: Deal) -> list[Place]:
 
     With several components, one of each; none at the end.
     """
-    return stages.source.places_at(*innermost(stages, position, deal))
+    return stages.source.places_at(entry_of(position, 0), deal_at(stages, position, deal))
 
 
-def innermost(stages: Stages, position: Position, deal: Deal) -> tuple[Position, Deal]:
-    """The position of the source, and the lane in the repetition that it is in."""
-    # An operator's position contains that of the stage before it; the source's is innermost.
-    repeats = [op.times or 1 for op in stages.ops if isinstance(op, Repeat)]
-    while "from" in position and not position.keys() & {"shard", "component"}:
-        if "repetition" in position:
-            times = repeats.pop() if repeats else 1 << _REPETITION_BITS
-            deal = deal.repeated(deal.repetition * times + position["repetition"])
-        position = position["from"]
-    return position, deal
+def deal_at(stages: Stages, position: Position, deal: Deal) -> Deal:
+    """The lanes of ``deal`` in the repetition that a position is in."""
+    whole = entry_of(position, len(stages.ops) + 1)  # of a component that a mixture repeats
+    if "repetition" in whole:
+        deal = deal.repeated(repeated(deal.repetition, whole["repetition"]))
+    for stage, op in reversed([*enumerate(stages.ops, 1)]):
+        if isinstance(op, Repeat):
+            number = entry_of(position, stage).get("repetition", 0)
+            deal = deal.repeated(deal.repetition * (op.times or 1) + number)
+    return deal
 
 
 def leaves_of(stages: Stages) -> list[Source]:
@@ -284,8 +267,9 @@ class Feed:
         number: Of the component in it.
         lane: Of the whole.
         share: See ``Composed.lane_of``.
-        saved: Where the component continues; None if nothing of it was taken before.
-        begins_anew: Whether it may be repeated. Positions then have the number of the repetition.
+        saved: Where the component continues; empty if nothing of it was taken before.
+        begins_anew: Whether it may be repeated. Positions then have the number of the repetition, in an entry
+            after those of the component's operators.
 
     Attributes:
         held: How many samples are here.
@@ -299,7 +283,7 @@ class Feed:
         number: int,
         lane: Lane,
         share: float,
-        saved: Position | None,
+        saved: Position,
         begins_anew: bool = False,
     ) -> None:
         self._source, self._number = source, number
@@ -308,8 +292,9 @@ class Feed:
         self._held: Block | None = None
         self.held = 0
         self._begins_anew = begins_anew
-        self.mark: Mark | None = None if saved is None else partial(dict, saved)
-        self.repetition: int = (saved or START).get("repetition", 0)
+        self.mark: Mark | None = (lambda: saved) if saved else None
+        self._stage = len(source.parts[number].ops) + 1
+        self.repetition: int = entry_of(saved, self._stage).get("repetition", 0)
 
     def pull(self) -> bool:
         """Wait for the next block, when nothing is held; return whether there is one."""
@@ -351,42 +336,14 @@ class Feed:
         lane = self._lane
         if self._begins_anew:
             lane = lane.repeated(repeated(lane.repetition, self.repetition))
-            # A position in the repetition before is no longer of use.
-            start = start.get("from", START) if start.get("repetition") == self.repetition else START
+            if entry_of(start, self._stage).get("repetition") != self.repetition:
+                start = START  # a position in the repetition before is no longer of use
         with closing(self._source.parts[self._number].open(start, lane)) as blocks:
             for block in blocks:
                 if self._begins_anew:
-                    block = block.follow(NestedTrail(block.trail, {"repetition": self.repetition}))
+                    trail = block.trail.with_entry(self._stage, {"repetition": self.repetition})
+                    block = block.follow(trail)
                 yield block
-
-
-@dataclass(slots=True)
-class ComponentTrail(Trail):
-    """Of samples that come from one component; subclasses have their positions.
-
-    Args:
-        trail: Of its samples.
-        number: Of the component.
-    """
-
-    trail: Trail
-    number: int
-
-    def after(self, index: int) -> Position:
-        raise NotImplementedError
-
-    def place(self, index: int) -> Place:
-        return self.trail.place(index)
-
-    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.full(len(indices), self.number)
-
-    def provenance(self, indices: Indices) -> Provenance:
-        return of_component(self.number, self.trail.provenance(indices))
-
-    def table(self) -> tuple[Provenance, tuple[int, ...]]:
-        found, order = self.trail.table()
-        return of_component(self.number, found), order
 
 
 # --- components one after another ---
@@ -399,25 +356,24 @@ class Concat(Composed):
     kind = "concat"
 
     def open(self, start: Position, lane: Lane) -> Blocks:
-        first: int = start.get("component", 0)
-        for number in range(first, len(self.parts)):
-            saved = start.get("from") if number == first else None
+        # The components that are gone have no position, and the last one there is the current one.
+        *gone, saved = lane.saved(start).get("of", [START])
+        for number in range(len(gone), len(self.parts)):
             with closing(Feed(self, number, lane, 1.0, saved)) as feed:
                 while feed.pull():
                     block = feed.take(feed.held)
-                    yield block.follow(_ConcatTrail(block.trail, number))
+                    yield block.follow(_of_component(block.trail, number))
                     del block
+            saved = START
 
-    def positions_of(self, position: Position) -> dict[int, Position]:
-        return {position.get("component", 0): position.get("from", START)}
+    def places_at(self, entry: Mapping[str, Any], deal: Deal) -> list[Place]:
+        *gone, inside = entry.get("of", [START])
+        number = len(gone)
+        return places_of(self.parts[number], inside, self.deal_of(number, deal))
 
     def count_samples(self, deal: Deal) -> list[float]:
         return [sum(of_lane) for of_lane in zip(*self.counts_of(deal), strict=True)]
 
 
-@dataclass(slots=True)
-class _ConcatTrail(ComponentTrail):
-    """Positions inside a block of one component."""
-
-    def after(self, index: int) -> Position:
-        return {"component": self.number, "from": self.trail.after(index)}
+def _of_component(trail: Trail, number: int) -> Trail:
+    return trail.follow(lambda index: [{"of": [*[START] * number, trail.after(index)]}])

@@ -120,9 +120,8 @@ class FilterBatches:
         with closing(open_chunks(upstream, start, self.batch_size, source)) as chunks:
             for chunk in chunks:
                 mask = self._mask(chunk.samples, lane)
-                if lane.leaves_out is not None:
-                    lane.leave_out(shown(self), chunk.samples, np.flatnonzero(~mask))
-                block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask).tolist())
+                lane.leave_out(shown(self), chunk.samples, np.flatnonzero(~mask))
+                block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask))
                 rounds.kept(len(block), len(chunk.samples), shown(self), lane.topology.lanes)
                 yield from pass_on(chunk, block)
                 del chunk, block

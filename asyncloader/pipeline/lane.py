@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,11 +13,12 @@ from ..observe.audit import LeavesOut
 from ..observe.statistics import NetworkCounts
 from ..observe.stopwatch import Stopwatch
 from ..observe.tracing import Traffic
+from ..plan.lanes import Deal
 from ..plan.topology import Topology
-from ..types import Position
+from ..types import Position, entry_of
 from .skips import Skips, StepSkips
 
-START: Position = {}
+START: Position = []
 """The position before the first sample."""
 
 
@@ -55,7 +56,7 @@ class Lane:
         budget: Bounds what the sources of all lanes have requested and not yet passed on.
         order_seed: Seed of the order of shards, None for the order given.
         repetition: Which repetition of the data within the epoch this is, from 0.
-        operator: Number of the operator that is being opened, from 0.
+        stage: Number of what is being opened: 0 for the source, then each operator, then the batching.
         component: The number of the component that the lane belongs to, after those of the mixtures around
             it; empty outside of a mixture. Makes components with the same seed draw different numbers.
         columns: Whether the reader of the stream benefits from columns. Samples are the same either way: a
@@ -73,7 +74,7 @@ class Lane:
     budget: Budget | Portion = field(compare=False)
     order_seed: int | None = None
     repetition: int = 0
-    operator: int = 0
+    stage: int = 0
     component: tuple[int, ...] = ()
     columns: bool = False
     singly: bool = False
@@ -83,14 +84,17 @@ class Lane:
     rounds: Rounds | None = field(default=None, compare=False)
 
     def leave_out(self, by: str, block: Block, indices: Indices) -> None:
-        """Report samples of a block that are left out; call it only if there is a ``leaves_out``."""
-        assert self.leaves_out is not None
-        self.leaves_out.add(by, self.component, block.trail, indices)
+        """Report samples of a block that are left out, if an audit is recorded."""
+        if self.leaves_out is not None:
+            self.leaves_out.add(by, block.trail, indices)
 
-    def attempts(self, start: Position, step: object = None) -> StepSkips | None:
-        """What counts the skips of the operator that is opened at ``start``, if errors are skipped."""
-        step = self.operator if step is None else step
-        return None if self.skips is None else self.skips.attempts(self.component, step, start)
+    def saved(self, start: Position) -> Mapping[str, Any]:
+        """What the stage that is being opened has noted in the position where it goes on."""
+        return entry_of(start, self.stage)
+
+    def attempts(self, start: Position) -> StepSkips | None:
+        """What counts the skips of the stage that is opened at ``start``, if errors are skipped."""
+        return None if self.skips is None else self.skips.attempts(self.component, self.stage, start)
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw another order in each."""
@@ -100,9 +104,11 @@ class Lane:
         """This lane for a reader of columns, or of rows."""
         return self if columns == self.columns else replace(self, columns=columns)
 
-    def draw_key(self, seed: int) -> tuple[int, ...]:
-        """The key of a draw that is the same for all lanes."""
-        return seed, self.topology.epoch, self.repetition, *self.component
+    @property
+    def deal(self) -> Deal:
+        """What decides which samples the lane is dealt."""
+        lane, lanes, epoch = self.topology.lane, self.topology.lanes, self.topology.epoch
+        return Deal((lane,), lanes, epoch, self.order_seed, self.repetition, self.component)
 
 
 Blocks: TypeAlias = Generator[Block, None, None]

@@ -17,7 +17,7 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..blocks import Block, Column, Columns, PickedTrail, Ragged, Rows, array_of, column_of, columns_of
+from ..blocks import Block, Column, Columns, Ragged, Rows, array_of, column_of, columns_of
 from ..flow.channel import Channel, EndOfChannel
 from ..flow.engine import MakeContext, Scope
 from ..flow.threads import Threads
@@ -203,7 +203,7 @@ class Map(_OneByOne):
     def _apply(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
         if lane.skips is not None:
             results, good, failed = call_each(fn, block, partial(UserCalls, lane, block.trail))
-            return Applied(block, len(block), Rows(results, PickedTrail(block.trail, good)), None, failed)
+            return Applied(block, len(block), Rows(results, block.trail.take(good)), None, failed)
         mapped: list[Any] = []
         failure: Exception | None = None
         try:
@@ -337,7 +337,7 @@ class _Pending:
         skipped = [(nth, error) for nth, error in self.failed if nth < tried]
         bad = {nth for nth, _ in skipped}
         good = [nth for nth in range(tried) if nth not in bad]
-        made = Rows([self.results[nth] for nth in good], PickedTrail(block.trail, good))
+        made = Rows([self.results[nth] for nth in good], block.trail.take(good))
         return Applied(block, tried, made, failure, skipped)
 
 

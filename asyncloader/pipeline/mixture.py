@@ -7,20 +7,20 @@ mixture wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail, join, joined
+from ..blocks import Block, Trail, join
 from ..plan.lanes import Deal
 from ..plan.mixing import Draws, EpochWeights, Stop, goes_on_without, leg_of, mixed_count
 from ..types import Position
-from .components import Composed, Feed, Mark, of_component, repeated
-from .lane import Blocks, Lane
+from .components import Composed, Feed, Mark, repeated
+from .lane import START, Blocks, Lane
 
 # As for ``.repeat``: shards are dealt again, so more may follow one without a sample.
 _MOST_EMPTY = 100
@@ -91,9 +91,10 @@ class _Mixing:
         self._stop = mixture.stop
         self._endless = mixture.endless()
         self._weights = mixture.weights.of(lane.topology.epoch)
-        self._key = *lane.draw_key(mixture.seed), lane.topology.lane
-        self._gone: list[int] = list(start.get("gone", ()))
-        saved = start.get("of", {})
+        self._key = *lane.deal.draw_key(mixture.seed), lane.topology.lane
+        entry = lane.saved(start)
+        self._gone: list[int] = list(entry.get("gone", ()))
+        saved = entry.get("of", [START] * len(self._weights))
         total, count = sum(self._weights), len(self._weights)
         self._feeds = [
             Feed(
@@ -102,14 +103,14 @@ class _Mixing:
                 lane,
                 # Half of the budget in equal parts, since the sizes of samples are not known.
                 (weight / total + 1 / count) / 2,
-                saved.get(str(number)),
+                saved[number],
                 begins_anew=mixture.stop == "repeat",
             )
             for number, weight in enumerate(self._weights)
         ]
         for feed in self._feeds:
             stack.callback(feed.close)
-        self._draws = self._open_leg(start.get("drawn", 0))
+        self._draws = self._open_leg(entry.get("drawn", 0))
 
     def blocks(self) -> Blocks:
         while True:
@@ -130,7 +131,8 @@ class _Mixing:
         before = [feed.mark for feed in feeds]
         parts = {number: feeds[number].take(count) for number, count in enumerate(counts) if count}
         trails = {number: part.trail for number, part in parts.items()}
-        return _in_turn(parts, made).follow(_MixedTrail(made, trails, before, drawn, self._gone))
+        mixed = _in_turn(parts, made)
+        return mixed.follow(mixed.trail.follow(_positions_of(made, trails, before, drawn, self._gone)))
 
     def _goes_on_after(self, number: int) -> bool:
         """Whether the mixture continues after a component that is due has ended."""
@@ -164,24 +166,20 @@ def _in_turn(parts: Mapping[int, Block], made: NDArray[np.int64]) -> Block:
     """The samples of each component, in the order in which the components were drawn."""
     if len(parts) == 1:
         return next(iter(parts.values()))
-    if all(isinstance(part, Columns) for part in parts.values()):
-        joined = join([parts[number] for number in sorted(parts)])
-        places = _places_of(made)
-        return joined.take(places if isinstance(joined, Columns) else places.tolist())  # type: ignore[arg-type]
-    rows = {number: iter(part.rows()) for number, part in parts.items()}
-    return Rows([next(rows[number]) for number in made.tolist()], next(iter(parts.values())).trail)
-
-
-def _places_of(made: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each sample is when they are joined component by component, ``(n,)``."""
+    # Where each sample is when they are joined component by component.
     places = np.empty(len(made), np.int64)
     places[np.argsort(made, kind="stable")] = np.arange(len(made))
-    return places
+    return join([parts[number] for number in sorted(parts)]).take(places)
 
 
-@dataclass(slots=True)
-class _MixedTrail(Trail):
-    """Positions inside a block of samples of several components.
+def _positions_of(
+    made: NDArray[np.int64],
+    trails: Mapping[int, Trail],
+    before: Sequence[Mark | None],
+    drawn: int,
+    gone: Sequence[int],
+) -> Callable[[int], Position]:
+    """The positions after each sample of a block of several components.
 
     Args:
         made: The component of each sample, ``(n,)``.
@@ -189,46 +187,14 @@ class _MixedTrail(Trail):
         before: Where each component stood before the block.
         drawn: Draws of the leg before the block.
         gone: Components that are left out.
-
-    Attributes:
-        known: The provenance of all of them, once it was needed.
     """
 
-    made: NDArray[np.int64]
-    trails: Mapping[int, Trail]
-    before: Sequence[Mark | None]
-    drawn: int
-    gone: Sequence[int]
-    known: Provenance | None = field(default=None, init=False)
+    def after(index: int) -> Position:
+        counts = np.bincount(made[: index + 1], minlength=len(before)).tolist()
+        of = [
+            trails[number].after(count - 1) if count else START if mark is None else mark()
+            for number, (count, mark) in enumerate(zip(counts, before, strict=True))
+        ]
+        return [{"drawn": drawn + index + 1, **({"gone": list(gone)} if gone else {}), "of": of}]
 
-    def after(self, index: int) -> Position:
-        counts = np.bincount(self.made[: index + 1], minlength=len(self.before)).tolist()
-        of: dict[str, Position] = {}
-        for number, (count, mark) in enumerate(zip(counts, self.before, strict=True)):
-            if count:
-                of[str(number)] = self.trails[number].after(count - 1)
-            elif mark is not None:
-                of[str(number)] = mark()
-        gone = {"gone": list(self.gone)} if self.gone else {}
-        return {"drawn": self.drawn + index + 1, **gone, "of": of}
-
-    def place(self, index: int) -> Place:
-        number = int(self.made[index])
-        nth = int(np.count_nonzero(self.made[:index] == number))
-        return self.trails[number].place(nth)
-
-    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.made[indices]
-
-    def provenance(self, indices: Indices) -> Provenance:
-        if self.known is None:
-            of_components = [
-                of_component(number, self.trails[number].provenance(range(int(count))))
-                for number, count in enumerate(np.bincount(self.made))
-                if count
-            ]
-            self.known = joined(of_components).of(_places_of(self.made))
-        return self.known.of(indices)
-
-    def table(self) -> tuple[Provenance, tuple[int, ...]]:
-        return self.provenance(range(len(self.made))), ()
+    return after

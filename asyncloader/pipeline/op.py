@@ -40,8 +40,13 @@ class Source(Protocol):
         """How many samples each lane of ``deal`` has; raises ``UnknownCount`` with the reason."""
         ...
 
-    def places_at(self, position: Position, deal: Deal) -> list[Place]:
-        """The samples at which the one lane of ``deal`` continues: with several components, one of each."""
+    def places_at(self, entry: Mapping[str, Any], deal: Deal) -> list[Place]:
+        """The samples at which the one lane of ``deal`` continues: with several components, one of each.
+
+        Args:
+            entry: What the source has noted in the position.
+            deal: The lane.
+        """
         ...
 
     def describe(self) -> Mapping[str, Any]:

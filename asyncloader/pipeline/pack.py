@@ -11,16 +11,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Column, Columns, JoinedTrail, Ragged, Trail, offsets_of
+from ..blocks import Block, Column, Columns, Ragged, Trail, offsets_of, origins_of
 from ..blocks.memory import stacked, tensor_of
 from ..collate.fault import fill_advice, squeeze_advice
 from ..collate.pad import PadField, PadOptions
 from ..collate.ragged import exact_fill, to_arrays, to_pieces
 from ..plan.lanes import UnknownCount
 from ..quantity import as_counts
-from ..types import Position
+from ..types import Position, entry_of, with_entry
 from .batching import Batch, Batches, describe_options
-from .lane import START, Lane, Opener
+from .lane import Lane, Opener
 from .shuffle import Pool, cut_pools, draw_pool
 
 # Entries of a batch that are not columns, and all entries beside the fields that were packed.
@@ -147,9 +147,8 @@ class Pack:
 
     def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> Generator[PackedRow, None, None]:
         """Documents end to end, cut every ``T`` tokens."""
-        begins = start.get("from", START)
-        with closing(self._documents(upstream, begins, lane)) as documents:
-            yield from cut_rows(documents, self.length, begins, start.get("used", 0))
+        with closing(self._documents(upstream, start, lane)) as documents:
+            yield from cut_rows(documents, self.length, start, lane.stage)
 
     def _documents(
         self, upstream: Opener, start: Position, lane: Lane
@@ -217,7 +216,7 @@ class Pack:
 
 def _batch(rows: list[PackedRow], names: list[str], fills: list[float], width: int) -> Batch:
     columns = lay_rows(rows, names, fills, width)
-    trail = JoinedTrail([row.place for row in rows])
+    trail = Trail([row.after for row in rows].__getitem__, origins_of([row.first for row in rows]))
     ended = [sample for row in rows for sample in row.ended]
     return Batch(Columns(columns, trail), rows[-1].after, len(ended), sum(row.tokens for row in rows), ended)
 
@@ -279,19 +278,19 @@ class PackedRow:
         tokens: How many it has.
         ended: The documents that end in it, each by its trail and its index there.
         after: Where the lane goes on after it.
-        place: Of its first document: a trail, and its index there.
+        first: Its first document, likewise.
     """
 
     parts: list[DocumentPart] = field(default_factory=list)
     tokens: int = 0
     ended: list[tuple[Trail, int]] = field(default_factory=list)
-    after: Position = field(default_factory=dict)
-    place: tuple[Trail, range] = field(init=False)
+    after: Position = field(default_factory=list)
+    first: tuple[Trail, int] = field(init=False)
 
     def add(self, part: DocumentPart, trail: Trail, index: int) -> None:
         """Append a part of the document that is sample ``index`` of a block."""
         if not self.parts:
-            self.place = trail, range(index, index + 1)
+            self.first = trail, index
         self.parts.append(part)
         self.tokens += part.stop - part.start
 
@@ -308,7 +307,7 @@ PackedDocument: TypeAlias = "tuple[DocumentPart, Trail, int]"
 
 
 def cut_rows(
-    documents: Iterable[PackedDocument], width: int, begins: Position, used: int
+    documents: Iterable[PackedDocument], width: int, start: Position, stage: int
 ) -> Iterator[PackedRow]:
     """Documents end to end, cut every ``width`` tokens.
 
@@ -317,10 +316,10 @@ def cut_rows(
     Args:
         documents: In their order.
         width: Tokens of a row.
-        begins: Position before the first document.
-        used: How many tokens of that document are in rows already.
+        start: Position before the first document; says how many of its tokens are in rows already.
+        stage: Number of the stage that notes that.
     """
-    row = PackedRow()
+    row, used = PackedRow(), entry_of(start, stage).get("used", 0)
     before: tuple[Trail, int] | None = None  # the document before
     for (values, first, stop), trail, index in documents:
         at = first + used
@@ -340,19 +339,19 @@ def cut_rows(
                 row.ended.append((trail, index))
             if row.tokens == width:
                 if at == stop:
-                    row.after = {"used": 0, "from": trail.after(index)}
+                    row.after = trail.after(index)
                 else:
-                    row.after = {"used": at - first, "from": _after(before, begins)}
+                    row.after = with_entry(_after(before, start), stage, {"used": at - first})
                 full, row = [row], PackedRow()
                 yield full.pop()
         before = trail, index
     if row.parts:
-        row.after = {"used": 0, "from": _after(before, begins)}
+        row.after = with_entry(_after(before, start), stage, {"used": 0})
         yield row
 
 
-def _after(document: tuple[Trail, int] | None, begins: Position) -> Position:
-    return begins if document is None else document[0].after(document[1])
+def _after(document: tuple[Trail, int] | None, start: Position) -> Position:
+    return start if document is None else document[0].after(document[1])
 
 
 def split_lengths(lengths: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

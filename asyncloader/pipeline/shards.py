@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..blocks import Block, Columns, NestedTrail, Place, Rows, SourceTrail, bytes_of
+from ..blocks import Block, Columns, Place, Rows, bytes_of
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..flow.budget import Reservation
@@ -37,7 +37,7 @@ from ..stores.router import Stores
 from ..stores.store import Access
 from ..stores.urls import redact, suffix_path
 from ..types import Buffer, Position, Span
-from .lane import START, Blocks, Lane
+from .lane import Blocks, Lane
 from .skips import StepSkips
 
 # --- from the bytes of a shard to its blocks ---
@@ -275,15 +275,13 @@ class Shards:
         return self if {"dealt", "sizes_sha256"} & described.keys() else replace(self, weighs=False)
 
     def open(self, start: Position, lane: Lane) -> Blocks:
-        """The samples of the lane's pieces; a position is ``{"shard", "from": position in it}``.
+        """The samples of the lane's pieces; a position has the piece as ``shard``, and the place in it.
 
         ``shard`` counts the lane's pieces; each piece is of another shard.
         """
-        key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
-        mine = self._dealing.of_lane(lane.topology.lane, lane.topology.lanes, key)
-        first: int = start.get("shard", 0)
-        inside: Position = start.get("from", START)
-        attempts = lane.attempts(start, "")
+        mine, inside = self._pieces_of(lane.deal), lane.saved(start)
+        first: int = inside.get("shard", 0)
+        attempts = lane.attempts(start)
         while first < len(mine):
             reading = PieceReading(attempts, first)
             try:
@@ -295,7 +293,7 @@ class Shards:
                 shard = mine[reading.nth].shard
                 place = Place(redact(self.urls[shard]), reading.sample, shard, lane.repetition)
                 attempts.bad("shard", error, place, "reading")
-                first, inside = reading.nth + 1, START
+                first, inside = reading.nth + 1, {}
 
     def open_survey(self, at_once: int) -> AbstractContextManager[tuple[Survey, ThreadPoolExecutor]]:
         """A survey of these shards, and as many threads as shards should be looked at at a time."""
@@ -303,18 +301,18 @@ class Shards:
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces. If an index has their offsets, no byte after them is requested."""
-        return self._read(pieces, START, lane, PieceReading(None, 0))
+        return self._read(pieces, {}, lane, PieceReading(None, 0))
 
-    def _read(self, mine: Pieces, start: Position, lane: Lane, reading: PieceReading) -> Blocks:
+    def _read(self, mine: Pieces, inside: Mapping[str, Any], lane: Lane, reading: PieceReading) -> Blocks:
         """The samples from the piece on that ``reading`` is at, up to the first that cannot be read."""
         first = reading.nth
-        if self._cut(mine[first], start) is None:
-            first, start = first + 1, START
+        if self._cut(mine[first], inside) is None:
+            first, inside = first + 1, {}
 
         def cuts() -> Iterator[tuple[int, int, Cut]]:
             # Made one at a time: a lane may have a million shards.
             for nth in range(first, len(mine)):
-                cut = self._cut(mine[nth], start if nth == first else START)
+                cut = self._cut(mine[nth], inside if nth == first else {})
                 assert cut is not None, "only a position can be at the end of a piece"
                 yield nth, mine[nth].shard, cut
 
@@ -360,8 +358,9 @@ class Shards:
                 lane.stopwatch.waited(STORE, began_s)
             chunks.stopwatch = lane.stopwatch
             for block in self._decode(shard, cut, chunks, lane, reading.attempts):
-                trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
-                yield block.follow(NestedTrail(trail, reading.entries(block)))
+                trail, entries = block.trail, reading.entries(block)
+                trail = trail.within(url, shard, lane.repetition, lane.component)
+                yield block.follow(trail.with_entry(lane.stage, entries))
 
     stage = DECODE
 
@@ -411,20 +410,22 @@ class Shards:
         """Whether lanes are cut inside of shards: an index has what that needs for every shard."""
         return self.cuts and self.checks.is_indexed
 
-    def places_at(self, position: Position, deal: Deal) -> list[Place]:
-        mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
-        nth: int = position.get("shard", 0)
+    def _pieces_of(self, deal: Deal) -> Pieces:
+        """The pieces of the one lane of ``deal``."""
+        return self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
+
+    def places_at(self, entry: Mapping[str, Any], deal: Deal) -> list[Place]:
+        mine, nth = self._pieces_of(deal), entry.get("shard", 0)
         if nth >= len(mine):
             return []
         piece = mine[nth]
-        sample = position.get("from", START).get("sample", piece.first)
+        sample = entry.get("sample", piece.first)
         return [Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)]
 
-    def count_unread(self, position: Position, deal: Deal) -> int:
+    def count_unread(self, entry: Mapping[str, Any], deal: Deal) -> int:
         """How many shards the one lane of ``deal`` has not read to the end."""
-        mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
-        nth: int = position.get("shard", 0)
-        return len(mine) - min(nth, len(mine))
+        nth: int = entry.get("shard", 0)
+        return max(len(self._pieces_of(deal)) - nth, 0)
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)
@@ -467,12 +468,12 @@ class Shards:
         unpacked = teller_of(self.index).unpacked_of(self._check(shard))
         return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
 
-    def _cut(self, piece: Piece, start: Position) -> Cut | None:
+    def _cut(self, piece: Piece, inside: Mapping[str, Any]) -> Cut | None:
         """What to read of a shard for a piece of it, from a position on; None if nothing is left of it."""
         check = self._check(piece.shard) if self.is_indexed else None
         if check is None:
-            return cut_piece(piece, start)
-        return cut_piece(piece, start, check.offsets or (), check.samples)
+            return cut_piece(piece, inside)
+        return cut_piece(piece, inside, check.offsets or (), check.samples)
 
     def _wanted(self, shard: int, cut: Cut, stores: Stores | CachedStores) -> Wanted:
         """What to read of a shard."""

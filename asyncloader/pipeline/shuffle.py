@@ -8,17 +8,17 @@ passed on; resuming reads at most the open pool again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, Gather, OuterTrail, PickedTrail, Provenance, Referred, Rows
-from ..plan.lanes import permutation
+from ..blocks import Block, Gather, Rows
+from ..plan.lanes import draw_order, permutation
 from ..quantity import as_counts, as_whole
-from ..types import Position
+from ..types import Position, with_entry
 from .calls import PIECE_SAMPLES
-from .lane import START, Blocks, Lane, Opener
+from .lane import Blocks, Lane, Opener
 from .op import Op
 
 # Makes the draw different from that of a shuffle's window of the same number.
@@ -30,13 +30,13 @@ class PoolSpan:
     """Where a pool lies in its lane's stream.
 
     Attributes:
-        name: The key of the pool's number in positions.
+        stage: Number of the stage that it is a pool of.
         number: Its number in the lane.
         begins: Upstream position before its first sample.
         ends: Upstream position after its last sample, None if the stream ends there.
     """
 
-    name: str
+    stage: int
     number: int
     begins: Position
     ends: Position | None
@@ -44,26 +44,12 @@ class PoolSpan:
     def after(self, emitted: int, count: int) -> Position:
         """The position after ``emitted`` of the ``count`` parts that are made of the pool."""
         if emitted == count and self.ends is not None:
-            return {self.name: self.number + 1, "emitted": 0, "from": self.ends}
-        return {self.name: self.number, "emitted": emitted, "from": self.begins}
+            return with_entry(self.ends, self.stage, {"pool": self.number + 1})
+        return with_entry(self.begins, self.stage, {"pool": self.number, "emitted": emitted})
 
-
-@dataclass(slots=True)
-class SpanTrail(OuterTrail):
-    """Positions of some of the samples that are made of a pool.
-
-    Args:
-        span: Where the pool lies.
-        first: How many samples of the result come before these.
-        count: How many the result has.
-    """
-
-    span: PoolSpan
-    first: int
-    count: int
-
-    def after(self, index: int) -> Position:
-        return self.span.after(self.first + index + 1, self.count)
+    def positions(self, first: int, count: int) -> Callable[[int], Position]:
+        """Those after the samples of a result of ``count``, from the one of index ``first`` on."""
+        return lambda index: self.after(first + index + 1, count)
 
 
 @dataclass(slots=True)
@@ -81,9 +67,7 @@ class Pool:
     emitted: int
 
 
-def cut_pools(
-    upstream: Opener, start: Position, lane: Lane, size: int, name: str = "pool"
-) -> Generator[Pool, None, None]:
+def cut_pools(upstream: Opener, start: Position, lane: Lane, size: int) -> Generator[Pool, None, None]:
     """The pools of a lane from ``start`` on, each of ``size`` samples but the last.
 
     A pool is not held here after it was passed on, so the caller decides whether two are in memory at a time.
@@ -91,30 +75,29 @@ def cut_pools(
     Args:
         upstream, start, lane: As of ``Op.open``.
         size: Samples of a pool.
-        name: The key of its number in positions.
     """
-    number, emitted, begins = start.get(name, 0), start.get("emitted", 0), start.get("from", START)
+    saved, begins = lane.saved(start), start
+    number, emitted = saved.get("pool", 0), saved.get("emitted", 0)
     gather = Gather(size)
-    with closing(upstream(begins, lane)) as blocks:
+    with closing(upstream(start, lane)) as blocks:
         for block in blocks:
             for samples in gather.feed(block):
                 ends = samples.trail.after(len(samples) - 1)
-                made = [Pool(samples, PoolSpan(name, number, begins, ends), emitted)]
+                made = [Pool(samples, PoolSpan(lane.stage, number, begins, ends), emitted)]
                 del samples
                 yield made.pop()
                 number, emitted, begins = number + 1, 0, ends
             del block
         if (rest := gather.finish()) is not None:
-            made = [Pool(rest, PoolSpan(name, number, begins, None), emitted)]
+            made = [Pool(rest, PoolSpan(lane.stage, number, begins, None), emitted)]
             del rest
             yield made.pop()
 
 
 def draw_pool(pool: Pool, count: int, lane: Lane) -> list[int]:
     """The order of the ``count`` parts of a pool: drawn, so that it does not depend on their lengths."""
-    return permutation(
-        count, *lane.draw_key(lane.order_seed or 0), lane.topology.lane, pool.span.number, _DRAW
-    )
+    key = lane.deal.draw_key(lane.order_seed or 0)
+    return permutation(count, *key, lane.topology.lane, pool.span.number, _DRAW)
 
 
 # --- chunks: pools for a function of many samples ---
@@ -126,7 +109,7 @@ def draw_pool(pool: Pool, count: int, lane: Lane) -> list[int]:
 
 def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Generator[Pool, None, None]:
     """The chunks of a lane from a position on; the last one may be short. Closing it closes the upstream."""
-    return cut_pools(upstream, start, lane.for_columns(True), size, "chunk")
+    return cut_pools(upstream, start, lane.for_columns(True), size)
 
 
 def pass_on(chunk: Pool, made: Block) -> Blocks:
@@ -138,7 +121,7 @@ def pass_on(chunk: Pool, made: Block) -> Blocks:
     """
     count = len(made)
     if chunk.emitted < count:
-        yield made.follow(SpanTrail(made.trail, chunk.span, 0, count)).part(chunk.emitted, count)
+        yield made.follow(made.trail.follow(chunk.span.positions(0, count))).part(chunk.emitted, count)
 
 
 # --- ``.shuffle`` ---
@@ -171,7 +154,7 @@ class Shuffle(Op):
         object.__setattr__(self, "seed", seed)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        with closing(cut_pools(upstream, start, lane, self.window, "window")) as pools:
+        with closing(cut_pools(upstream, start, lane, self.window)) as pools:
             for window in pools:
                 yield from self._emit(window, lane)
                 del window  # there is a second one anyway while that fills
@@ -181,25 +164,12 @@ class Shuffle(Op):
 
     def _emit(self, window: Pool, lane: Lane) -> Iterator[Block]:
         samples, span = window.samples, window.span
-        key = *lane.draw_key(self.seed), lane.topology.lane, span.number
-        order = permutation(len(samples), *key)
-        # Samples picked from columns are copied, which is cheaper for many at once.
-        piece = PIECE_SAMPLES if isinstance(samples, Rows) else _COLUMNS_PIECE_SAMPLES
-        drawn = _DrawnTrail(samples.trail, order, key)
+        key = *lane.deal.draw_key(self.seed), lane.topology.lane, span.number
+        order = draw_order(len(samples), *key)
+        drawn = samples.take(order) if isinstance(samples, Rows) else None
+        # Samples picked from columns are copied: not all at once, and many, which is cheaper for each.
+        piece = _COLUMNS_PIECE_SAMPLES if drawn is None else PIECE_SAMPLES
         for first in range(window.emitted, len(order), piece):
-            picked = samples.take(order[first : first + piece])
-            trail = PickedTrail(drawn, range(first, first + len(picked)))
-            yield picked.follow(SpanTrail(trail, span, first, len(order)))
-
-
-@dataclass(slots=True)
-class _DrawnTrail(PickedTrail):
-    """All samples of a window in their order, which follows from the key."""
-
-    key: tuple[int, ...]
-
-    def bases(self, start: int, stop: int) -> list[Referred]:
-        return [(self, start, stop)]
-
-    def table(self) -> tuple[Provenance, tuple[int, ...]]:
-        return self.trail.provenance(range(len(self.indices))), self.key
+            stop = first + piece
+            picked = samples.take(order[first:stop]) if drawn is None else drawn.part(first, stop)
+            yield picked.follow(picked.trail.follow(span.positions(first, len(order))))

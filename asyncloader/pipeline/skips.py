@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, PickedTrail, Place
+from ..blocks import Block, Place
 from ..errors import SkipBudgetError
 from ..quantity import as_count, as_counts
-from ..types import Position
+from ..types import Position, entry_of, with_entry
 
 _KEY = "skipped"
 
@@ -93,20 +93,20 @@ class Skips:
         # A stream that is opened again, as ``.repeat`` does, continues with the counts that it had.
         self.carried: dict[tuple[Any, ...], int] = {}
 
-    def attempts(self, component: tuple[int, ...], step: object, start: Position) -> StepSkips:
-        """The skips of one step of a dataset: of an operator or of the source.
+    def attempts(self, component: tuple[int, ...], stage: int, start: Position) -> StepSkips:
+        """The skips of one stage of a dataset: of an operator or of the source.
 
         Args:
-            component: The component that the step belongs to; see ``Lane``.
-            step: The number of the operator; ``""`` for the source.
+            component: The component that the stage belongs to; see ``Lane``.
+            stage: Its number.
             start: The position that it is opened at.
         """
-        return StepSkips(self, (component, step), f"{_KEY}{step}", start)
+        return StepSkips(self, component, stage, start)
 
     def add(
         self, key: tuple[Any, ...], count: int, error: Exception, place: Place, line: Mapping[str, Any]
     ) -> None:
-        """Count one more, the ``count``-th of its step."""
+        """Count one more, the ``count``-th of its stage."""
         self.carried[key] = count
         self.count += 1
         text = f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
@@ -127,13 +127,13 @@ class Skips:
 
 
 class StepSkips:
-    """How many samples a step of a dataset has tried in a lane, and how many it has skipped."""
+    """How many samples a stage of a dataset has tried in a lane, and how many it has skipped."""
 
-    def __init__(self, skips: Skips, key: tuple[Any, ...], name: str, start: Position) -> None:
+    def __init__(self, skips: Skips, component: tuple[int, ...], stage: int, start: Position) -> None:
         self._skips = skips
-        self._key = key
-        self._name = name
-        self.count: int = start.get(name, skips.carried.get(key, 0))
+        self._key = component, stage
+        self._stage = stage
+        self.count: int = entry_of(start, stage).get(_KEY, skips.carried.get(self._key, 0))
         self._tried = 0
         self._in_a_row = 0
         # The numbers of those skipped among the last samples tried.
@@ -178,8 +178,8 @@ class StepSkips:
                 self._skips.fail(f"{what}, more than rate={budget.rate} of {_RATE_SAMPLES}", error)
 
     def entries(self) -> dict[str, int]:
-        """The entries of this step in positions of the samples that come next."""
-        return {self._name: self.count} if self.count else {}
+        """The entries of this stage in positions of the samples that come next."""
+        return {_KEY: self.count} if self.count else {}
 
     def account(self, applied: Applied, during: str) -> Block:
         """Count what was made of a block; its positions get the number of skipped samples before each."""
@@ -195,24 +195,15 @@ class StepSkips:
         if not self.count:
             return applied.made
         kept = [index for index in range(applied.tried) if index not in failed]
-        trail = _SkippedTrail(applied.given.trail, kept, self._name, before)
+        given = applied.given.trail.take(kept)
+
+        def after(index: int) -> Position:
+            count = before + kept[index] - index
+            return with_entry(given.after(index), self._stage, {_KEY: count} if count else {})
+
         # The operator keeps all of these, or some.
-        return applied.made.follow(trail if applied.picked is None else PickedTrail(trail, applied.picked))
-
-
-@dataclass(slots=True)
-class _SkippedTrail(PickedTrail):
-    """Positions of the samples of a block that were not skipped, each with the number skipped before it."""
-
-    name: str
-    before: int
-
-    def after(self, index: int) -> Position:
-        at = int(self.indices[index])
-        position = dict(self.trail.after(at))
-        if count := self.before + at - index:
-            position[self.name] = count
-        return position
+        trail = given.follow(after)
+        return applied.made.follow(trail if applied.picked is None else trail.take(applied.picked))
 
 
 @dataclass(slots=True)
@@ -248,8 +239,4 @@ class Applied:
 
 def skipped_in(position: Position) -> int:
     """How many samples and shards were skipped before a position."""
-    return sum(
-        skipped_in(value) if isinstance(value, Mapping) else value
-        for name, value in position.items()
-        if isinstance(value, Mapping) or name.startswith(_KEY)
-    )
+    return sum(entry.get(_KEY, 0) + sum(map(skipped_in, entry.get("of", ()))) for entry in position)

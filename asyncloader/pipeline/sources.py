@@ -20,7 +20,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any, TypeAlias
 
-from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail, bytes_of
+from ..blocks import Block, OffsetTrail, Place, Rows, bytes_of
 from ..flow.channel import Channel, EndOfChannel
 from ..flow.engine import Engine, Scope
 from ..plan.lanes import Deal, UnknownCount
@@ -75,7 +75,7 @@ class Iterables:
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The iterable's samples. A position counts them; resuming iterates those before again."""
-        skip: int = start.get("sample", 0)
+        skip: int = lane.saved(start).get("sample", 0)
         # Lanes take turns in one thread, and each iterator must see the topology of its own lane.
         context = copy_context()
         here = AskedTopology(lane.topology)
@@ -101,8 +101,8 @@ class Iterables:
             )
         with closing(blocks):
             for block in blocks:
-                trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition, lane.component)
-                yield block.follow(trail)
+                number, repetition = lane.topology.lane, lane.repetition
+                yield block.follow(block.trail.within(None, number, repetition, lane.component))
                 del block  # before the next one is made
 
     def count_samples(self, deal: Deal) -> list[float]:
@@ -111,8 +111,8 @@ class Iterables:
             return [len(range(lane, count, deal.lane_count)) for lane in deal.lanes]
         raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
 
-    def places_at(self, position: Position, deal: Deal) -> list[Place]:
-        return [Place(None, position.get("sample", 0), deal.lanes[0], deal.repetition)]
+    def places_at(self, entry: Mapping[str, Any], deal: Deal) -> list[Place]:
+        return [Place(None, entry.get("sample", 0), deal.lanes[0], deal.repetition)]
 
     def describe(self) -> Mapping[str, Any]:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__

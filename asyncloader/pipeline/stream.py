@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from time import time_ns
 from typing import Any, NamedTuple, TypeAlias
 
-from ..blocks import References, Tables, bytes_of
+from ..blocks import Origins, bytes_of
 from ..blocks.memory import borrowing
 from ..collate.default import collate_block, takes_columns
 from ..errors import add_note
@@ -23,7 +22,7 @@ from ..observe.audit import LeavesOut, LeftSamples
 from ..observe.statistics import NetworkCounts
 from ..observe.stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from ..observe.tracing import Recorder, Traffic
-from ..plan.lanes import Rotation, Row
+from ..plan.lanes import Cursor, Rotation, Row
 from ..plan.topology import Topology, World, share_with_operators
 from ..stores.urls import redact
 from ..types import Position
@@ -46,7 +45,7 @@ class Note(NamedTuple):
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, if its batching counts them.
         components: How many of its samples came from each component, if it is of a mixture.
-        references: Where its samples came from, in a pass with an audit.
+        origins: Where its samples came from, in a pass with an audit.
         network: The requests of the process since its last note; None for none.
         shortfalls: Every ``take`` that fell short since then.
         empty_shards: Every shard of no bytes since then.
@@ -61,7 +60,7 @@ class Note(NamedTuple):
     size_bytes: int = 0
     tokens: int = 0
     components: Sequence[int] = ()
-    references: References | None = None
+    origins: Origins | None = None
     network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
     empty_shards: tuple[str, ...] = ()
@@ -120,9 +119,9 @@ class LanesJob:
             return None
         return Skips(self.budget, {"epoch": self.epoch, "rank": self.world.rank, "lane": number}, start)
 
-    def rotation(self) -> Rotation:
-        """Whose turn it is among these lanes, from the positions on at which they are opened."""
-        return Rotation({lane: row.batches for lane, row in self.turns})
+    def cursor(self) -> Cursor:
+        """How far these lanes have come where they are opened."""
+        return Cursor(self.epoch, [lane for lane, _ in self.turns], dict(self.turns))
 
     def place(self, number: int) -> Topology:
         """The place of lane ``number`` among all lanes."""
@@ -146,7 +145,7 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
     skips = {lane.topology.lane: lane.skips for lane in lanes}
     leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
     reported = NetworkCounts()
-    rotation = job.rotation()
+    rotation = Rotation(job.cursor())
     with ExitStack() as stack:
         streams = {
             number: stack.enter_context(closing(_lane_batches(job, lane, row.position)))
@@ -170,11 +169,9 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
             if (left_out := leaves_out[lane]) is not None and left_out:
                 note = note._replace(left_out=left_out.take())
             if note.position is None:
-                rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
                 shortfalls.clear()
-            else:
-                rotation.advance()
+            rotation.move(note.position)
             if (spent := stopwatch.news(at_once=note.position is None)) is not None:
                 note = note._replace(spent=spent._replace(wants_memory=budget.is_exhausted))
             yield made.pop()[0], note  # the batch is not held here meanwhile
@@ -204,17 +201,17 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
 
 
 def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
-    number, tables = lane.topology.lane, Tables(time_ns()) if job.is_audited else None
+    number, lane = lane.topology.lane, replace(lane, stage=len(job.stages.ops) + 1)
     try:
         with closing(job.batching.open(job.stages.open, start, lane)) as batches:
             # No variable holds a batch here, so that its samples are freed while the result is passed on.
-            yield from map(partial(_collate, job, lane, tables), batches)
+            yield from map(partial(_collate, job, lane), batches)
     except Exception as error:
         add_note(error, f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
 
 
-def _collate(job: LanesJob, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
+def _collate(job: LanesJob, lane: Lane, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
     lane.stopwatch.enter(COLLATE)
     try:
@@ -231,8 +228,9 @@ def _collate(job: LanesJob, lane: Lane, tables: Tables | None, batch: Batch) -> 
     if lane.stopwatch.recorder is not None:
         lane.stopwatch.recorder.batch(collated)
     components = len(counted_names(job.stages.source))
-    counts = batch.count_components(components) if components else ()
-    references = None if tables is None else tables.refer(batch.bases())
+    origins = batch.origins() if components or job.is_audited else None
+    counts = () if origins is None or not components else origins.count_components(components)
+    origins = origins if job.is_audited else None
     size_bytes = bytes_of(collated)
     number = lane.topology.lane
-    return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, references)
+    return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, origins)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from ..blocks import NestedTrail
+from ..blocks import Trail
 from ..plan.lanes import Counter, Deal, UnknownCount, take_share
 from ..quantity import as_counts
-from ..types import Position
+from ..types import Position, with_entry
 from .lane import START, Blocks, Lane, Opener, Shortfall
 
 
@@ -32,16 +32,16 @@ class Take:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         lanes = lane.topology.lanes
         share = take_share(self.count, lane.topology.lane, lanes)
-        taken: int = start.get("taken", 0)
+        taken: int = lane.saved(start).get("taken", 0)
         if taken >= share:
             return
 
-        with closing(upstream(start.get("from", START), lane)) as blocks:
+        with closing(upstream(start, lane)) as blocks:
             for block in blocks:
                 if taken + len(block) > share:
                     count = share - taken
                     block = block.part(0, count)
-                yield block.follow(NestedTrail(block.trail, {}, ("taken", taken)))
+                yield block.follow(_counted(block.trail, lane.stage, taken))
                 taken += len(block)
                 if taken == share:
                     return
@@ -58,6 +58,11 @@ class Take:
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "take", "count": self.count}
+
+
+def _counted(trail: Trail, stage: int, before: int) -> Trail:
+    """The same with the number of samples taken; ``before`` counts those in earlier blocks."""
+    return trail.follow(lambda index: with_entry(trail.after(index), stage, {"taken": before + index + 1}))
 
 
 # Shuffled shards are dealt again in each repetition, so each is counted separately.
@@ -83,16 +88,15 @@ class Repeat:
             as_counts(self, "times")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        first: int = start.get("repetition", 0)
-        begins = start.get("from", START)
+        first: int = lane.saved(start).get("repetition", 0)
         empty = 0  # repetitions since the last sample
         for number in count(first) if self.times is None else range(first, self.times):
             # Repeats may be nested, and each repetition needs a number of its own.
             inner = lane.repeated(lane.repetition * (self.times or 1) + number)
-            with closing(upstream(begins, inner)) as blocks:
+            with closing(upstream(start, inner)) as blocks:
                 for block in blocks:
                     empty = 0
-                    yield block.follow(NestedTrail(block.trail, {"repetition": number}))
+                    yield block.follow(block.trail.with_entry(lane.stage, {"repetition": number}))
             # If shards are dealt again, or a filter draws, a lane may be empty in one repetition and not in
             # the next.
             empty += 1
@@ -100,7 +104,7 @@ class Repeat:
                 lane.rounds.end()
             if self.times is None and empty > _MOST_EMPTY:
                 return
-            begins = START
+            start = START
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         if deal.order_seed is None and not deal.varies:

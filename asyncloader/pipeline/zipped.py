@@ -11,8 +11,8 @@ from ..blocks import Block, Columns, Rows, Trail
 from ..flow.budget import Portion
 from ..plan.lanes import Deal
 from ..types import Position
-from .components import ComponentTrail, Composed, Feed
-from .lane import Blocks, Lane
+from .components import Composed, Feed
+from .lane import START, Blocks, Lane
 
 # Entries of tar samples that are not fields; taken from the first component.
 _OWN = frozenset(("__key__", "__url__"))
@@ -35,10 +35,10 @@ class Zipped(Composed):
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         self._check_shards(lane)
-        saved = start.get("of", {})
         count = len(self.parts)
+        saved = lane.saved(start).get("of", [START] * count)
         with ExitStack() as stack:
-            feeds = [Feed(self, number, lane, 1 / count, saved.get(str(number))) for number in range(count)]
+            feeds = [Feed(self, number, lane, 1 / count, saved[number]) for number in range(count)]
             for feed in feeds:
                 stack.callback(feed.close)
             while self._pull(feeds, lane):
@@ -111,7 +111,9 @@ class Zipped(Composed):
             )
 
     def _merge(self, parts: list[Block]) -> Block:
-        trail = _ZippedTrail(parts[0].trail, 0, [part.trail for part in parts])
+        trails = [part.trail for part in parts]
+        # Places are those of the first component.
+        trail = trails[0].follow(lambda index: [{"of": [each.after(index) for each in trails]}])
         if self.named:
             rows = zip(*(part.rows() for part in parts), strict=True)
             return Rows([dict(zip(self.names, row, strict=True)) for row in rows], trail)
@@ -124,7 +126,7 @@ class Zipped(Composed):
         return Rows([_merge_row(row, index, trail) for index, row in enumerate(of_parts)], trail)
 
 
-def _merge_row(row: tuple[Any, ...], index: int, trail: _ZippedTrail) -> dict[str, Any]:
+def _merge_row(row: tuple[Any, ...], index: int, trail: Trail) -> dict[str, Any]:
     try:
         merged = {name: value for sample in reversed(row) for name, value in sample.items()}
     except AttributeError:
@@ -138,7 +140,7 @@ def _merge_row(row: tuple[Any, ...], index: int, trail: _ZippedTrail) -> dict[st
     return merged
 
 
-def _check_clash(row: tuple[Any, ...], index: int, trail: _ZippedTrail) -> None:
+def _check_clash(row: tuple[Any, ...], index: int, trail: Trail) -> None:
     """Check that no field is in several samples, and that all keys are equal."""
     names = [name for sample in row for name in sample]
     clash = sorted({str(name) for name in names if names.count(name) > 1} - _OWN)
@@ -155,17 +157,3 @@ def _check_clash(row: tuple[Any, ...], index: int, trail: _ZippedTrail) -> None:
             f"{trail.place(index)}; are the shards in the same order? If the keys may differ, name the "
             "components, al.zip_datasets({name: dataset})"
         )
-
-
-@dataclass(slots=True)
-class _ZippedTrail(ComponentTrail):
-    """Positions of samples that are each made of one of each component; places are the first one's.
-
-    Args:
-        trails: Of each component's samples.
-    """
-
-    trails: Sequence[Trail]
-
-    def after(self, index: int) -> Position:
-        return {"of": {str(number): trail.after(index) for number, trail in enumerate(self.trails)}}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar, cast
 
@@ -77,35 +77,6 @@ def check_ranks(count: int, world: World, of: str = "shards") -> None:
         f"nothing and wait for ever in the first collective call. Write at least {world.size} {of}, use at "
         f"most {max(count, 1)} rank{'s' * (count > 1)}{by_index if of == 'shards' else ''}"
     )
-
-
-class Rotation:
-    """Whose turn it is: of the lanes that have not run dry, the one that has delivered the fewest batches.
-
-    Among equals the first. So lanes that began together deliver one each in turn, and the turn follows from
-    what each has delivered, in whatever worker or rank.
-
-    Args:
-        delivered: How many batches each lane has delivered so far.
-    """
-
-    def __init__(self, delivered: Mapping[int, int]) -> None:
-        self._waiting = [(batches, lane) for lane, batches in delivered.items()]
-        heapq.heapify(self._waiting)
-
-    def __iter__(self) -> Iterator[int]:
-        """The lane whose turn it is, until all are dry; ``advance`` and ``mark_dry`` move on."""
-        while self._waiting:
-            yield self._waiting[0][1]
-
-    def advance(self) -> None:
-        """The lane whose turn it is has delivered a batch."""
-        batches, lane = self._waiting[0]
-        heapq.heapreplace(self._waiting, (batches + 1, lane))
-
-    def mark_dry(self) -> None:
-        """The lane whose turn it is has ended; the turn is passed on without a batch."""
-        heapq.heappop(self._waiting)
 
 
 # Permutations that are the same on every machine and with every version of every library.
@@ -207,7 +178,7 @@ class Deal:
     varies: bool = False
 
     def draw_key(self, seed: int) -> tuple[int, ...]:
-        """What seeds a draw for all lanes alike."""
+        """The key of a draw that is the same for all lanes."""
         return seed, self.epoch, self.repetition, *self.component
 
     def repeated(self, repetition: int) -> Deal:
@@ -261,7 +232,7 @@ class Row:
             there it is found dry, and is skipped.
     """
 
-    position: Position = field(default_factory=dict)
+    position: Position = field(default_factory=list)
     batches: int = 0
     done: bool = False
 
@@ -283,18 +254,17 @@ class Cursor:
     rows: dict[int, Row] = field(default_factory=dict)
     is_stopped: bool = False
 
-    def ended(self, lane: int) -> None:
-        """Note that ``lane`` has ended."""
-        self.rows[lane] = replace(self.rows.get(lane, Row()), done=True)
-
     @property
     def batches(self) -> int:
         """How many were delivered."""
         return sum(row.batches for row in self.rows.values())
 
-    def delivered(self, lane: int, position: Position) -> None:
-        """Note that the consumer has a batch of ``lane`` which ends at ``position``."""
-        self.rows[lane] = self.row_behind(lane, position)
+    def move(self, lane: int, position: Position | None) -> None:
+        """Note that ``lane`` has delivered a batch up to ``position``, or has ended if that is None."""
+        if position is None:
+            self.rows[lane] = replace(self.rows.get(lane, Row()), done=True)
+        else:
+            self.rows[lane] = self.row_behind(lane, position)
 
     def row_behind(self, lane: int, position: Position) -> Row:
         """The row of ``lane`` once one more batch of it, which ends at ``position``, is delivered."""
@@ -311,3 +281,32 @@ class Cursor:
     def copy(self) -> Cursor:
         """A copy that stays where this one is now."""
         return Cursor(self.epoch, self.lanes, dict(self.rows), self.is_stopped)
+
+
+class Rotation:
+    """Whose turn it is: of the lanes that have not ended, the one that has delivered the fewest batches.
+
+    Among equals the first. So lanes that began together deliver one each in turn, and the turn follows from
+    what each has delivered, in whatever worker or rank.
+
+    Args:
+        cursor: How far each lane has come; it is moved with the turn.
+    """
+
+    def __init__(self, cursor: Cursor) -> None:
+        self.cursor = cursor
+        self._waiting = [(row.batches, lane) for lane, row in cursor.turns()]  # sorted, as a heap may be
+
+    def __iter__(self) -> Iterator[int]:
+        """The lane whose turn it is, until all have ended; ``move`` passes the turn on."""
+        while self._waiting:
+            yield self._waiting[0][1]
+
+    def move(self, position: Position | None) -> None:
+        """The lane whose turn it is has delivered a batch that ends at ``position``, or has ended if None."""
+        batches, lane = self._waiting[0]
+        self.cursor.move(lane, position)
+        if position is None:
+            heapq.heappop(self._waiting)
+        else:
+            heapq.heapreplace(self._waiting, (batches + 1, lane))

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..types import Position
 from .lanes import Deal, draw_order, take_share
 
 # Orders that are kept: those of the repetitions that lanes are in at a time. Each takes 8 bytes a shard, and
@@ -242,19 +241,22 @@ class Cut:
     stop_byte: int | None = None
 
     @property
-    def start(self) -> Position:
-        """The position of the first sample that is wanted, from the byte on that is read."""
+    def start(self) -> Mapping[str, int]:
+        """The first sample that is wanted, and the byte from which on the shard is read."""
         return {"sample": self.first, "byte": self.byte}
 
 
 def cut_piece(
-    piece: Piece, start: Position, offsets: Sequence[tuple[int, int]] = (), samples: int | None = None
+    piece: Piece,
+    start: Mapping[str, Any],
+    offsets: Sequence[tuple[int, int]] = (),
+    samples: int | None = None,
 ) -> Cut | None:
     """What to read of a shard for ``piece`` from ``start`` on; None if nothing of it is left.
 
     Args:
         piece: Which samples.
-        start: A position in the shard; none for the beginning of the piece.
+        start: The sample and the byte of a position; neither at the beginning of the piece.
         offsets: Where a decoder may begin: pairs of a sample and a byte, both rising.
         samples: How many the shard has; None if that is not known, and then the piece is the whole of it.
     """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..types import Position
+from ..types import Position, entry_of, with_entry
 from .lanes import Cursor, Row, rank_lanes
 from .topology import World
 
@@ -23,8 +24,8 @@ from .topology import World
 #   ``torch.distributed.checkpoint`` saves dicts key by key, and loads only the keys that the loading one has.
 #   Half a description would look like a whole one, so the dataset is described in one text.
 
-# Versions 1 and 2 called the dataset by another name; 1 had a turn instead of rows.
-_VERSION = 3
+# Versions 1 and 2 called the dataset by another name; 1 had a turn instead of rows; 3 had nested positions.
+_VERSION = 4
 
 # Ranks in a message: enough to see a pattern, such as every eighth, which is one machine's.
 _NAMED = 16
@@ -118,23 +119,15 @@ def write_state(state: State) -> dict[str, Any]:
 
 
 def _to_entry(part: StatePart) -> list[Any]:
-    """A row of values for each lane: nested dicts would repeat their names in each, 200 bytes a lane."""
-    leaves = {lane: dict(_leaves(row.position, ())) for lane, row in sorted(part.rows.items())}
-    paths = sorted({path for values in leaves.values() for path in values})
+    """A row of values for each lane: with the names of entries in each row it would be twice as long."""
+    entries = [entry for row in part.rows.values() for entry in enumerate(row.position)]
+    names = sorted({(stage, name) for stage, entry in entries for name in entry})
     rows = [
-        [lane, part.rows[lane].batches, int(part.rows[lane].done), *map(values.get, paths)]
-        for lane, values in leaves.items()
+        [lane, row.batches, int(row.done), *(entry_of(row.position, at).get(name) for at, name in names)]
+        for lane, row in sorted(part.rows.items())
     ]
     more = [part.replicas, 1] if part.is_stopped else [part.replicas] if part.replicas > 1 else []
-    return [part.epoch, [list(path) for path in paths], rows, *more]
-
-
-def _leaves(position: Position, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, value in position.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, (*path, name))
-        else:
-            yield (*path, name), value
+    return [part.epoch, [list(stage_name) for stage_name in names], deepcopy(rows), *more]
 
 
 def refuse_torchdatas(state: object) -> None:
@@ -188,27 +181,26 @@ def read_state(state: Any) -> State:
 
 
 def _read_entries(state: Mapping[str, Any]) -> State:
+    dataset = json.loads(state["dataset"])
+    stages = len(dataset["ops"]) + 2  # the source, the operators and the batching
     parts = {}
-    for rank, (epoch, paths, table, *more) in state["ranks"].items():
-        if not all(isinstance(name, str) for path in paths for name in path):
+    for rank, (epoch, names, table, *more) in state["ranks"].items():
+        if not all(_is_count(stage) and stage < stages and isinstance(name, str) for stage, name in names):
             raise TypeError
         rows = {
-            lane: Row(_to_position(paths, values), batches, done == 1)
+            lane: Row(_to_position(names, values), batches, done == 1)
             for lane, batches, done, *values in table
         }
         replicas, is_stopped = more + [1, 0][len(more) :]
         parts[int(rank)] = StatePart(epoch, rows, replicas, is_stopped == 1)
-    return State(json.loads(state["dataset"]), state["world_size"], parts)
+    return State(dataset, state["world_size"], parts)
 
 
-def _to_position(paths: Sequence[Sequence[str]], values: Sequence[Any]) -> Position:
-    position: dict[str, Any] = {}
-    for path, value in zip(paths, values, strict=True):
+def _to_position(names: Sequence[tuple[int, str]], values: Sequence[Any]) -> Position:
+    position: Position = []
+    for (stage, name), value in zip(names, values, strict=True):
         if value is not None:
-            inner = position
-            for name in path[:-1]:
-                inner = inner.setdefault(name, {})
-            inner[path[-1]] = value
+            position = with_entry(position, stage, {name: deepcopy(value)})
     return position
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ..flow.channel import EndOfChannel
 from ..formats.digest import Verifier, extra_of
 from ..stores.lookahead import ShardRead
 from ..stores.reading import ShardChunks
-from ..types import Buffer, Position, Unpacked
+from ..types import Buffer, Unpacked
 from .expectations import Expected
 
 
@@ -92,7 +92,7 @@ class ShardCheck:
     Args:
         shard: Its URL, redacted.
         expected: Its entry in the index; None without one.
-        start: The position where reading begins. A digest is verified only if all bytes are read.
+        start: The sample and the byte where reading begins. A digest is verified only if all bytes are read.
         stop: Index behind the last sample to read, if that is not the last one of the shard.
         counts: Whether all samples pass ``count``.
         index: The index of another library; None if the entry is from ours.
@@ -102,7 +102,7 @@ class ShardCheck:
         self,
         shard: str,
         expected: Expected | None,
-        start: Position,
+        start: Mapping[str, int],
         *,
         stop: int | None = None,
         counts: bool = True,
@@ -177,7 +177,7 @@ class ShardCheck:
             sample, byte = self._offsets.popleft()
             index = bisect_left(range(count), sample - 1, key=lambda index: trail.place(index).sample)
             if trail.place(index).sample == sample - 1:
-                found = trail.after(index).get("byte", byte)
+                found = trail.after(index)[0].get("byte", byte)
                 if found != byte:
                     raise FormatError(
                         f"{self._who} promises that sample {sample} of this shard begins at byte {byte}, "

@@ -116,7 +116,7 @@ def test_a_field_that_is_not_there_is_named_with_those_that_are(kind: str) -> No
 
 def test_positions_after_what_an_array_picked_are_plain_numbers() -> None:
     picked = tokens_and_labels().take(np.array([2, 0]))  # type: ignore[arg-type]
-    assert type(picked.trail.after(0)["sample"]) is int
+    assert type(picked.trail.after(0)[0]["sample"]) is int
     assert picked.trail.place(0).sample == 2
 
 

@@ -8,23 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.blocks import Block, Gather, OffsetTrail, Place, Rows, join
+from asyncloader.blocks import Block, Gather, OffsetTrail, Rows, join
 from asyncloader.types import Position
 
 
-class CountingTrail:
-    """Says ``first + index + 1``, and how often it was asked."""
+class CountingTrail(OffsetTrail):
+    """Says how often it was asked."""
 
     def __init__(self, first: int) -> None:
-        self.first = first
+        super().__init__(first, None)
         self.asked: list[int] = []
 
     def after(self, index: int) -> Position:
         self.asked.append(index)
-        return {"sample": self.first + index + 1}
-
-    def place(self, index: int) -> Place:
-        return Place(None, self.first + index)
+        return super().after(index)
 
 
 def blocks_of(sizes: list[int]) -> list[Block]:
@@ -60,7 +57,7 @@ def test_groups_are_the_stream_cut_every_size_samples(sizes: list[int], size: in
     expected = [stream[i : i + size] for i in range(0, len(stream), size)]
     batches = run(size, blocks_of(sizes))
     assert [batch for batch, _ in batches] == expected
-    assert [position for _, position in batches] == [{"sample": batch[-1] + 1} for batch in expected]
+    assert [position for _, position in batches] == [[{"sample": batch[-1] + 1}] for batch in expected]
 
 
 @given(sizes, sizes, st.integers(1, 25))
@@ -77,7 +74,7 @@ def test_a_stream_reopened_at_any_position_goes_on_with_the_same_batches(sizes: 
     batches = run(size, blocks_of(sizes))
     total = sum(sizes)
     for number, (_, position) in enumerate(batches):
-        start = position["sample"]
+        start = position[0]["sample"]
         rest = [Rows(list(range(start, total)), OffsetTrail(start, None))]
         assert run(size, rest) == batches[number + 1 :]
 
@@ -94,7 +91,7 @@ def test_positions_are_asked_only_by_who_wants_them() -> None:
     trail = CountingTrail(0)
     batches = list(Gather(4).feed(Rows(list(range(10)), trail)))
     assert trail.asked == []
-    assert [position for _, position in placed(batches)] == [{"sample": 4}, {"sample": 8}]
+    assert [position for _, position in placed(batches)] == [[{"sample": 4}], [{"sample": 8}]]
     assert trail.asked == [3, 7]
 
 
@@ -134,7 +131,7 @@ def test_finish_leaves_nothing_behind() -> None:
     list(gather.feed(block))
     assert gather.lacking == 1
     (rest,) = placed([gather.finish() or pytest.fail("there are three samples")])
-    assert rest == ([0, 1, 2], {"sample": 3})
+    assert rest == ([0, 1, 2], [{"sample": 3}])
     assert gather.finish() is None
     assert gather.lacking == 4
 
@@ -146,7 +143,7 @@ def test_an_empty_block_keeps_the_position_of_the_sample_before_it() -> None:
     assert list(gather.feed(Rows([], CountingTrail(99)))) == []
     rest = gather.finish()
     assert rest is not None
-    assert placed([rest]) == [([0, 1], {"sample": 2})]
+    assert placed([rest]) == [([0, 1], [{"sample": 2}])]
 
 
 def test_what_was_cut_is_held_by_nobody_else_while_it_is_used() -> None:
@@ -166,5 +163,6 @@ def test_what_was_cut_is_held_by_nobody_else_while_it_is_used() -> None:
 def test_a_trail_of_several_blocks_ends_where_they_end() -> None:
     trail = join(blocks_of([2, 3])).trail
     assert trail.place(4).sample == 4
-    with pytest.raises(IndexError, match="behind the last sample"):
-        trail.place(5)
+    for look_up in (trail.place, trail.after):
+        with pytest.raises(IndexError):
+            look_up(5)

@@ -59,7 +59,7 @@ def outcome(decoder: Decoder, chunks: Iterable[bytes]) -> Outcome:
         for block in blocks:
             assert len(block), "empty blocks are not yielded"
             samples.extend(map(comparable, block.rows()))
-            positions.extend(block.trail.after(index) for index in range(len(block)))
+            positions.extend(block.trail.after(index)[0] for index in range(len(block)))
 
     try:
         for chunk in chunks:

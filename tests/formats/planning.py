@@ -32,7 +32,7 @@ class Reading:
 
     @property
     def positions(self) -> list[Any]:
-        return [block.trail.after(index) for block in self.blocks for index in range(len(block))]
+        return [block.trail.after(index)[0] for block in self.blocks for index in range(len(block))]
 
     @property
     def requested_bytes(self) -> int:

@@ -173,7 +173,7 @@ def test_blocks_are_bounded_in_samples_and_bytes() -> None:
     blocks = blocks_of(JsonlDecoder(), [body])
     assert max(map(len, blocks)) <= 2048
     assert sum(map(len, blocks)) == 300_000
-    assert blocks[-1].trail.after(len(blocks[-1]) - 1) == {"sample": 300_000, "byte": len(body)}
+    assert blocks[-1].trail.after(len(blocks[-1]) - 1) == [{"sample": 300_000, "byte": len(body)}]
     long = b'{"a": "' + b"x" * (3 << 20) + b'"}\n'
     assert [len(block) for block in blocks_of(JsonlDecoder(), [long * 7])] == [1] * 7
 

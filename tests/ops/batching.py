@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows, SourceTrail
+from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows
 from asyncloader.pipeline.batching import Batch, Batching
 from asyncloader.pipeline.lane import START, Blocks, Lane
-from asyncloader.types import Position
+from asyncloader.types import Position, entry_of
 
 __all__ = ["Made", "Texts", "assert_resumes_everywhere", "lognormal_lengths", "made_of"]
 
@@ -39,7 +39,7 @@ class Texts:
         self.tokens = np.arange(1, self.offsets[-1] + 1)
 
     def open(self, start: Position, lane: Lane) -> Blocks:
-        at: int = start.get("sample", 0)
+        at: int = entry_of(start, 0).get("sample", 0)
         for size in cycle(self.sizes):
             if at >= len(self.lengths):
                 return
@@ -49,7 +49,7 @@ class Texts:
             at = stop
 
     def block(self, at: int, stop: int, number: int = 0) -> Block:
-        trail = SourceTrail(OffsetTrail(at, None), "listed", number, 0)
+        trail = OffsetTrail(at, None).within("listed", number, 0)
         if not self.as_columns:
             return Rows([self._row(index) for index in range(at, stop)], trail)
         ragged = Ragged(self.tokens, self.offsets).part(at, stop)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
-from asyncloader.blocks import Block, Columns, OffsetTrail, Place, Rows, SourceTrail, Trail
+from asyncloader.blocks import Block, Columns, OffsetTrail, Place, Rows, Trail
 from asyncloader.flow.budget import Budget
 from asyncloader.flow.engine import Engine
 from asyncloader.pipeline.components import Stages
@@ -44,15 +44,14 @@ class Listed:
     def open(self, start: Position, lane: Lane) -> Blocks:
         self.opened.append(lane)
         try:
-            at = start.get("sample", 0)
+            at = lane.saved(start).get("sample", 0)
             for size in cycle(self.sizes):
                 if at >= len(self.samples):
                     return
                 stop = min(at + size, len(self.samples))
                 self.handed_on += stop - at
-                trail = OffsetTrail(at, None)
                 here = "listed", lane.topology.lane, lane.repetition, lane.component
-                yield self.block(at, stop, SourceTrail(trail, *here))
+                yield self.block(at, stop, OffsetTrail(at, None).within(*here))
                 at = stop
         finally:
             self.closed += 1
@@ -80,7 +79,8 @@ class ListedColumns(Listed):
 
 
 def lane_of(engine: Engine, lane: int = 0, lanes: int = 1, epoch: int = 0) -> Lane:
-    return Lane(Topology(lane, lanes, 0, 1, epoch), Services(engine, 1 << 20), Budget(1 << 20, [lane]))
+    topology = Topology(lane, lanes, 0, 1, epoch)
+    return Lane(topology, Services(engine, 1 << 20), Budget(1 << 20, [lane]), stage=1)
 
 
 def run(source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START) -> list[Any]:

@@ -79,7 +79,7 @@ def test_coroutines_go_on_while_the_consumer_computes(engine: Engine) -> None:
             await asyncio.sleep(0.02)  # long against what this thread may be held up below
         return number
 
-    blocks = Stages(Listed(range(1000), (50,)), (AsyncMap(work, 4),)).open({}, lane_of(engine))
+    blocks = Stages(Listed(range(1000), (50,)), (AsyncMap(work, 4),)).open([], lane_of(engine))
     for _ in range(10):
         next(blocks)  # of the first ones nothing is known, and no more are taken than run
     before = running.calls
@@ -93,7 +93,7 @@ def test_a_source_is_not_read_further_ahead_than_the_concurrency_asks(engine: En
         return number
 
     source = Listed(range(1000), (1,))
-    blocks = Stages(source, (AsyncMap(work, 3),)).open({}, lane_of(engine))
+    blocks = Stages(source, (AsyncMap(work, 3),)).open([], lane_of(engine))
     next(blocks)
     assert source.handed_on <= 2 * 3 + 1
     blocks.close()
@@ -108,7 +108,7 @@ def test_the_first_failure_in_order_is_the_one_that_is_raised(concurrency: int, 
         return number
 
     mapped: list[Any] = []
-    blocks = Stages(Listed(range(40)), (AsyncMap(work, concurrency),)).open({}, lane_of(engine))
+    blocks = Stages(Listed(range(40)), (AsyncMap(work, concurrency),)).open([], lane_of(engine))
     with pytest.raises(KeyError, match="10"):
         for block in blocks:
             mapped += block.rows()
@@ -162,7 +162,7 @@ def test_a_slow_sample_does_not_hold_up_those_before_it(op: Any, engine: Engine)
             await asyncio.to_thread(release.wait, 10)
         return number
 
-    blocks = Stages(Listed(range(100)), (op(work if op is Map else work_async, 2),)).open({}, lane_of(engine))
+    blocks = Stages(Listed(range(100)), (op(work if op is Map else work_async, 2),)).open([], lane_of(engine))
     mapped: list[int] = []
     while len(mapped) < 12:
         mapped += next(blocks).rows()

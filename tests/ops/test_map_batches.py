@@ -117,7 +117,7 @@ def test_columns_are_handed_on_as_they_are_and_no_row_is_made(
         return {"length": batch["tokens"].lengths, **batch}
 
     recipe = Stages(source, (MapBatches(check, 5), FilterBatches(lambda batch: batch["length"] == 3, 5)))
-    blocks = list(recipe.open({}, lane_of(engine)))
+    blocks = list(recipe.open([], lane_of(engine)))
     assert [list(block.fields) for block in blocks] == [["length", "tokens", "y"]] * 2
 
 

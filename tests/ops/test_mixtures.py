@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,8 @@ def test_columns_that_are_alike_stay_columns_and_others_become_rows(engine: Engi
 
 
 def _components(block: Any) -> list[int]:
-    found: list[int] = block.trail.components(np.arange(len(block))).tolist()
+    found = [*chain.from_iterable(block.trail.place(index).component for index in range(len(block)))]
+    assert block.trail.origins.count_components(9) == [found.count(number) for number in range(9)]
     assert found == [int(row["n"]) // 1000 for row in block.rows()]
     return found
 

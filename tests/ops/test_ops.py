@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader import testing
-from asyncloader.blocks import JoinedTrail, OffsetTrail, Rows, SourceTrail
+from asyncloader.blocks import OffsetTrail, Rows, join
 from asyncloader.flow.engine import Engine
 from asyncloader.pipeline.filter import Filter, Rename, Select
 from asyncloader.pipeline.map import AsyncMap, Map
@@ -144,8 +144,11 @@ def test_a_sample_without_a_key_is_told_by_its_place() -> None:
 
 def test_a_batch_is_told_by_the_places_of_its_first_samples() -> None:
     error = ValueError()
-    one, other = (SourceTrail(OffsetTrail(first, None), f"{first}.tar", 0, 0) for first in (3, 5))
-    trail = JoinedTrail([(one, range(2)), (other, range(20))])
+    one, other = (
+        Rows([None] * count, OffsetTrail(first, None).within(f"{first}.tar", 0, 0))
+        for first, count in ((3, 2), (5, 20))
+    )
+    trail = join([one, other]).trail
     note_batch(error, "collate_fn", trail, 3)
     note_batch(error, "collate_fn", trail, 1)
     note_batch(error, "collate_fn", trail, 22)
@@ -172,7 +175,7 @@ def test_functions_are_named_as_their_author_named_them() -> None:
 def _opened(source: Listed, ops: Sequence[Op], engine: Engine) -> Any:
     from asyncloader.pipeline.components import Stages
 
-    return Stages(source, tuple(ops)).open({}, lane_of(engine))
+    return Stages(source, tuple(ops)).open([], lane_of(engine))
 
 
 def test_select_keeps_the_named_fields_in_the_given_order(engine: Engine) -> None:

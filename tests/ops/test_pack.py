@@ -365,7 +365,7 @@ def test_a_state_of_another_filling_is_refused() -> None:
 def test_a_position_of_another_document_is_refused(engine: Engine) -> None:
     batching = al.Pack(length=4)
     with pytest.raises(ValueError, match="after 5 tokens of a document that now has 3"):
-        made_of(batching, Texts([3, 3]), lane_of(engine), {"used": 5})
+        made_of(batching, Texts([3, 3]), lane_of(engine), [{}, {"used": 5}])
 
 
 # --- options ---

@@ -125,7 +125,7 @@ def test_pieces_shrink_at_once_when_samples_grow_and_keep_their_positions() -> N
     for piece in cut(Rows(list(range(200)), OffsetTrail(0, None)), pieces.samples):
         seen.append((piece.rows()[-1], piece.trail.after(len(piece) - 1)))
         pieces.measure([bytes(10 if piece.rows()[-1] < 100 else MiB // 4)] * len(piece))
-    assert seen[6:9] == [(94, {"sample": 95}), (126, {"sample": 127}), (130, {"sample": 131})]
+    assert seen[6:9] == [(94, [{"sample": 95}]), (126, [{"sample": 127}]), (130, [{"sample": 131}])]
     assert [number for number, _ in seen[8:12]] == [130, 134, 138, 142]
 
 

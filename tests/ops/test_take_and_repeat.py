@@ -65,7 +65,7 @@ def test_repeat_gives_all_samples_so_many_times(times: int, engine: Engine) -> N
 
 
 def test_repeat_without_a_number_goes_on_for_ever(engine: Engine) -> None:
-    blocks = Stages(Listed(range(3), (3,)), (Repeat(None),)).open({}, lane_of(engine))
+    blocks = Stages(Listed(range(3), (3,)), (Repeat(None),)).open([], lane_of(engine))
     for _ in range(500):
         assert next(blocks).rows() == [0, 1, 2]
     blocks.close()
@@ -88,7 +88,7 @@ def test_a_lane_that_is_empty_in_one_repetition_goes_on_with_the_next(
         return next(calls) % 3 == 2
 
     recipe = Stages(Listed([7]), (Filter(every_third), Repeat(times)))
-    with closing(recipe.open({}, lane_of(engine))) as blocks:
+    with closing(recipe.open([], lane_of(engine))) as blocks:
         came = [sample for block in islice(blocks, 3) for sample in block.rows()]
     assert came == [7, 7, 7]
     assert next(calls) == 9

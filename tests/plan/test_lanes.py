@@ -5,7 +5,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from asyncloader.plan.lanes import (
+    Cursor,
     Rotation,
+    Row,
     check_ranks,
     choose_lanes,
     rank_lanes,
@@ -73,15 +75,18 @@ def played(lengths: list[int], delivered: list[int] | None = None) -> list[int]:
     """The lanes in the order in which streams of these lengths are taken from, from what was delivered on."""
     done = delivered or [0] * len(lengths)
     left, order = [length - count for length, count in zip(lengths, done, strict=True)], []
-    rotation = Rotation(dict(enumerate(done)))
+    rows = {lane: Row(batches=count) for lane, count in enumerate(done)}
+    rotation = Rotation(Cursor(0, range(len(lengths)), rows))
     for lane in rotation:
         if left[lane]:
             left[lane] -= 1
             order.append(lane)
-            rotation.advance()
+            rotation.move([])
         else:
-            rotation.mark_dry()
+            rotation.move(None)
     assert not any(left)
+    assert all(row.done for row in rotation.cursor.rows.values())
+    assert [rotation.cursor.rows[lane].batches for lane in range(len(lengths))] == lengths
     return order
 
 

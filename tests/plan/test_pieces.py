@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.lanes import Deal, Rotation, batch_count, rank_lanes
+from asyncloader.plan.lanes import Cursor, Deal, Rotation, batch_count, rank_lanes
 from asyncloader.plan.pieces import Cut, Dealing, Piece, cut_piece
 from asyncloader.plan.topology import World
 
@@ -175,14 +175,14 @@ def test_the_global_order_of_batches_is_the_same_for_any_world_to_the_end(
 def turns(lanes: list[int], batches: list[int]) -> list[int]:
     """The lanes in the order in which their batches are taken."""
     left, taken = list(batches), []
-    rotation = Rotation(dict.fromkeys(lanes, 0))
+    rotation = Rotation(Cursor(0, lanes))
     for lane in rotation:
         if not left[lane]:
-            rotation.mark_dry()
+            rotation.move(None)
             continue
         left[lane] -= 1
         taken.append(lane)
-        rotation.advance()
+        rotation.move([])
     return taken
 
 

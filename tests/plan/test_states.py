@@ -17,17 +17,16 @@ WORLD = World(1, 2)
 LANES = [1, 3, 5, 7]
 SIZES = [1, 2, 4, 8]
 
-names = st.sampled_from(["window", "emitted", "taken", "shard", "byte", "a.b"])
+names = st.sampled_from(["pool", "emitted", "taken", "shard", "byte", "a.b"])
 numbers = st.integers(0, 2**62)
-positions = st.recursive(
-    st.dictionaries(names, numbers, min_size=1, max_size=3),
-    lambda inner: st.builds(
-        lambda entries, nested: {**entries, "from": nested},
-        st.dictionaries(names, numbers, max_size=3),
-        inner,
-    ),
-    max_leaves=4,
-)
+of_components = st.lists(st.just([]) | st.just([{"sample": 3}, {"taken": 4}]), max_size=3)
+entries = st.dictionaries(names, numbers, max_size=3)
+# A source, an operator and a batching; nothing is noted of the last one that has nothing to remember.
+positions = st.builds(
+    lambda first, others: [first, *others],
+    st.builds(lambda entry, of: {**entry, "of": of}, entries, of_components) | entries.filter(bool),
+    st.lists(entries, max_size=1) | st.tuples(entries, entries.filter(bool)),
+).map(lambda position: position if position[-1] else position[:-1])
 rows = st.builds(Row, positions, st.integers(1, 10_000), st.booleans())
 cursors = st.builds(
     Cursor,
@@ -74,24 +73,23 @@ def test_a_state_shares_nothing_with_its_cursor(cursor: Cursor) -> None:
     expected = copy.deepcopy(state)
     loaded = load(state)
     for other in (cursor, loaded):
-        other.delivered(LANES[0], {"shard": 99})
+        other.move(LANES[0], [{"shard": 99}])
     assert state == expected
 
 
-def test_an_entry_that_is_an_empty_position_is_the_same_as_none() -> None:
-    cursor = Cursor(0, LANES, {1: Row({"window": 0, "emitted": 3, "from": {}}, 1)})
-    loaded = load(through_json(save_state(cursor, RECIPE, WORLD)))
-    assert loaded.rows == {1: Row({"window": 0, "emitted": 3}, 1)}
+def test_entries_of_a_stage_are_those_of_the_same_stage_again() -> None:
+    cursor = Cursor(0, LANES, {1: Row([{}, {"pool": 0, "emitted": 3}], 1), 3: Row([{"shard": 1}], 1)})
+    assert load(through_json(save_state(cursor, RECIPE, WORLD))) == cursor
 
 
 def test_delivering_moves_the_lane_and_the_turn() -> None:
     cursor = Cursor(4, LANES)
-    cursor.delivered(1, {"shard": 0})
-    cursor.delivered(3, {"shard": 1})
-    cursor.delivered(7, {"shard": 2})  # 5 has run dry
+    cursor.move(1, [{"shard": 0}])
+    cursor.move(3, [{"shard": 1}])
+    cursor.move(7, [{"shard": 2}])  # 5 has run dry
     assert [lane for lane, _ in cursor.turns()] == [5, 1, 3, 7]
-    assert dict(cursor.turns())[3] == Row({"shard": 1}, 1)
-    cursor.delivered(1, {"shard": 5})
+    assert dict(cursor.turns())[3] == Row([{"shard": 1}], 1)
+    cursor.move(1, [{"shard": 5}])
     assert [lane for lane, _ in cursor.turns()] == [5, 3, 7, 1]
     assert cursor.batches == 4
 
@@ -125,7 +123,7 @@ def test_other_shards_and_an_index_that_is_gone_are_told_in_words() -> None:
 
 
 def test_a_thousand_lanes_take_less_than_fifty_bytes_each() -> None:
-    deep = {"window": 123, "emitted": 45, "from": {"shard": 6789, "from": {"sample": 9999, "byte": 1 << 33}}}
+    deep = [{"shard": 6789, "sample": 9999, "byte": 1 << 33}, {"pool": 123, "emitted": 45}]
     lanes = range(1000)
     rows = dict.fromkeys(lanes, Row(deep, 1_234))
     state = save_state(Cursor(0, lanes, rows), {**RECIPE, "lanes": 1000}, World())
@@ -158,7 +156,7 @@ def test_worlds_resized_one_after_the_other_lose_no_row(rows: dict[int, Row], si
 
 
 def test_merging_changes_nothing_that_it_is_given_and_what_is_merged_merges_again() -> None:
-    states = states_of(2, {lane: Row({"shard": lane}, 1) for lane in range(8)})
+    states = states_of(2, {lane: Row([{"shard": lane}], 1) for lane in range(8)})
     before = copy.deepcopy(states)
     merged = merge_states(states)
     assert states == before
@@ -168,13 +166,13 @@ def test_merging_changes_nothing_that_it_is_given_and_what_is_merged_merges_agai
 
 
 def test_a_world_of_one_needs_no_merging() -> None:
-    rows = {lane: Row({"shard": lane}, 1) for lane in range(8)}
+    rows = {lane: Row([{"shard": lane}], 1) for lane in range(8)}
     (alone,) = states_of(1, rows)
     assert load(alone, World(3, 4)) == cursor_of(World(3, 4), rows)
 
 
 def test_a_rank_that_has_begun_the_next_epoch_is_done_with_the_one_that_others_are_in() -> None:
-    slow = save_state(Cursor(3, [0, 2, 4, 6], {2: Row({"shard": 1}, 5)}), RECIPE, World(0, 2))
+    slow = save_state(Cursor(3, [0, 2, 4, 6], {2: Row([{"shard": 1}], 5)}), RECIPE, World(0, 2))
     fast = save_state(Cursor(4, LANES), RECIPE, World(1, 2))
     merged = merge_states([slow, fast])
     assert merged["epoch"] == 3
@@ -193,7 +191,7 @@ def with_rank(state: dict[str, Any], number: int) -> dict[str, Any]:
     return {**state, "ranks": {str(number): entry}}
 
 
-ROWS = {lane: Row({"shard": lane}, 1) for lane in range(8)}
+ROWS = {lane: Row([{"shard": lane}], 1) for lane in range(8)}
 four = states_of(4, ROWS)
 
 
@@ -250,8 +248,10 @@ def test_one_rank_s_state_in_another_world_is_refused_with_the_numbers(size: int
         {"1": [3, [], [[9, 1, 0]]]},
         {"1": [3, [], [[1, -1, 0]]]},
         {"1": [3, [], [[1]]]},
-        {"1": [3, [["shard"]], [[1, 1, 0]]]},
-        {"1": [3, [["shard"], [7]], [[1, 1, 0, 2, 2]]]},
+        {"1": [3, [[0, "shard"]], [[1, 1, 0]]]},
+        {"1": [3, [[0, "shard"], [0, 7]], [[1, 1, 0, 2, 2]]]},
+        {"1": [3, [["0", "shard"]], [[1, 1, 0, 2]]]},
+        {"1": [3, [[1 << 40, "shard"]], [[1, 1, 0, 2]]]},  # more stages than the dataset has
         {"1": [-3, [], []]},
         {"1": [3, []]},
         {"2": [3, [], []]},
@@ -293,7 +293,7 @@ def load_dealt(saved: dict[str, Any], mine: dict[str, Any], rows: dict[int, Row]
     return ""
 
 
-ROWS = {0: Row({"shard": 1}, 2)}
+ROWS = {0: Row([{"shard": 1}], 2)}
 
 
 def mixed(**told: Any) -> dict[str, Any]:
@@ -322,10 +322,10 @@ def test_what_has_become_an_index_is_told_once() -> None:
 # --- states of older versions ---
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_state_of_an_older_version_is_refused_by_its_version(version: int) -> None:
     state = save_state(Cursor(3, LANES), RECIPE, WORLD)
     older = {"recipe": state.pop("dataset"), **state, "version": version}
-    with pytest.raises(ValueError, match=f"version 3, but got version {version}; load it with the release"):
+    with pytest.raises(ValueError, match=f"version 4, but got version {version}; load it with the release"):
         load(older)
     assert saved_dataset(older) == {}
