@@ -232,9 +232,9 @@ def check_reading(
     start: int = 0,
 ) -> None:
     """Pass ``CONTENT`` from ``start`` on through a check of its bytes."""
-    chunks = ShardChunks(ShardRead("s.tar", total=total, digests=digests or {}), 1 << 20, Buffers(), bool)
+    chunks = ShardChunks(ShardRead("s.tar", total=total, digests=digests or {}), Buffers(), bool, bool)
     for at in range(start, len(CONTENT), 7):
-        chunks.send(memoryview(CONTENT)[at : at + 7], 7)
+        chunks.send_nowait(memoryview(CONTENT)[at : at + 7])
     chunks.finish()
     passed = ShardCheck("s.tar", expected, {"byte": start, "sample": 1}).watch(chunks)
     assert b"".join(passed) == CONTENT[start:]
@@ -279,7 +279,7 @@ def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> N
 
 def test_an_index_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
     chunks = ShardChunks(
-        ShardRead("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, Buffers(), bool
+        ShardRead("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), Buffers(), bool, bool
     )
     chunks.send(CONTENT)
     with pytest.raises(al.StoreError, match=rf"index promises the sha256 .* the store {OTHER.hex()}"):

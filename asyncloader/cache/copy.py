@@ -7,7 +7,7 @@ import copy as copying
 import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -195,40 +195,29 @@ def _sums_at(offset: int) -> int:
     return HEADER_BYTES + offset // STRETCH_BYTES * SUMS_BYTES
 
 
-class Check:
-    """Compares a file with its digest step by step, so that waiting for it can be cancelled.
+_CHECK_BYTES = 32 << 20
 
-    Args:
-        header: Of the file.
+
+def check_steps(number: int, header: Header) -> Iterator[bool | None]:
+    """Compare an open file with its digest step by step, so that waiting for it can be cancelled.
+
+    Returns:
+        Whether it is right, in the end; None before.
+
+    Raises:
+        OSError: The disk cannot read it.
     """
-
-    _STEP_BYTES = 32 << 20
-
-    def __init__(self, header: Header) -> None:
-        self._header = header
-        self._sha256 = hashlib.sha256()
-        self._stretches = Stretches(header)
-        self._offset = 0
-
-    def step(self, number: int) -> bool | None:
-        """Whether the file is right; None while that is not known.
-
-        Raises:
-            OSError: The disk cannot read it.
-        """
-        stop = min(self._offset + self._STEP_BYTES, self._header.size)
-        while self._offset < stop:
-            end = min(self._offset + _READ_BYTES, stop)
-            try:
-                chunks = self._stretches.read(number, self._offset, end)
-            except DamagedCopyError:
-                return False
-            for chunk in chunks:
-                self._sha256.update(chunk)
-            self._offset = end
-        if self._offset < self._header.size:
-            return None
-        return self._sha256.digest() == self._header.sha256
+    sha256, stretches = hashlib.sha256(), Stretches(header)
+    try:
+        for begin in range(0, header.size, _READ_BYTES):
+            for chunk in stretches.read(number, begin, min(begin + _READ_BYTES, header.size)):
+                sha256.update(chunk)
+            if not (begin + _READ_BYTES) % _CHECK_BYTES:
+                yield None
+    except DamagedCopyError:
+        yield False
+    else:
+        yield sha256.digest() == header.sha256
 
 
 class Marks:
@@ -250,7 +239,8 @@ class Marks:
     def add(self, number: int, header: Header) -> None:
         """Record that the run has verified this file."""
         try:
-            mark(number, header, self._run)
+            offset, wanted = mark_of(header, self._run)
+            os.pwrite(number, wanted, offset)
         except OSError as error:
             if error.errno != errno.EBADF:  # that is of a file which is open for reading only
                 raise
@@ -260,12 +250,6 @@ class Marks:
     def _key(number: int, header: Header) -> tuple[int, int, bytes]:
         found = os.fstat(number)  # without the time, which ``touch`` changes
         return found.st_dev, found.st_ino, header.sha256
-
-
-def mark(number: int, header: Header, run: str) -> None:
-    """Record in the file that ``run`` has verified it."""
-    offset, wanted = mark_of(header, run)
-    os.pwrite(number, wanted, offset)
 
 
 def touch(number: int) -> None:
@@ -278,41 +262,58 @@ def touch(number: int) -> None:
 
 
 class Copy:
-    """The local copy of one version of a shard.
+    """One shard in the cache, as its readers in this process see it: expected, growing, or whole.
 
     Laws: bytes are available by whole stretches only, so that each can be compared with its checksum; and the
     last stretch only when the copy is complete, so that no reader takes a shard for whole that may still
-    prove wrong.
-
-    Args:
-        file: Its file; the copy is one of its holders.
-        header: As found when it was opened.
+    prove wrong. Each reader closes the copy, also if it is cancelled while it waits for it.
 
     Attributes:
-        growing: Whether more bytes may come.
+        header: What the file contains; None before there is one.
+        filled: How many bytes are available.
+        growing: Whether more may come.
     """
 
-    def __init__(self, file: Descriptor, header: Header) -> None:
-        self.file = file
-        self.etag = header.etag
-        self.size = header.size
-        self._stretches = Stretches(header)
-        self.filled = header.size if header.state is CopyState.COMPLETE else 0
-        self.error: StoreError | None = None
-        self.growing = header.state is CopyState.FILLING
+    header: Header | None = None
+    file: Descriptor
+    _stretches: Stretches
+
+    def __init__(self) -> None:
+        self.filled = 0
+        self.growing = True
+        self._error: Exception | None = None
         self._changed = asyncio.Event()
-        self._readers = 1
+        self._holders = 1
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it has a reader beside the holder that fills it."""
+        return self._holders > 1
 
     def share(self) -> Copy:
         """This copy, for one more reader."""
-        self._readers += 1
+        self._holders += 1
         return self
 
     def close(self) -> None:
         """To be called once by each reader."""
-        self._readers -= 1
-        if not self._readers:
+        self._holders -= 1
+        if not self._holders and self.header is not None:
             self.file.close()
+
+    # --- for readers ---
+
+    async def wait_opened(self) -> bool:
+        """Wait until there are bytes to come; says whether there are.
+
+        Raises:
+            StoreError: The shard is unavailable.
+        """
+        while self.header is None and self.growing:
+            await self.wait_change()
+        if self.header is None:
+            self.check()
+        return self.header is not None
 
     async def read(self, start: int, stop: int) -> list[Buffer]:
         """Bytes of the shard that are available.
@@ -327,81 +328,39 @@ class Copy:
         """Wait until there are more bytes, or it has ended."""
         await self._changed.wait()
 
+    def check(self) -> None:
+        """Raise the error that has ended it, if there is one."""
+        if isinstance(self._error, StoreError):
+            # A copy for each reader: a traceback grows each time that one error is raised.
+            raise copying.copy(self._error) from self._error
+        if self._error is not None:
+            raise self._error
+
+    # --- for what fills it ---
+
+    def open(self, file: Descriptor, header: Header) -> None:
+        """Its bytes are in this file, or are going to be."""
+        self.file, self.header, self._stretches = file.share(), header, Stretches(header)
+        if header.state is CopyState.COMPLETE:
+            self.end(whole=True)
+        self._wake()
+
     def grow(self, filled: int) -> None:
         """So many bytes of the shard are in the file now."""
-        readable = min(filled, self.size - 1)
+        assert self.header is not None, "it was opened"
+        readable = min(filled, self.header.size - 1)
         self.filled = max(self.filled, readable - readable % STRETCH_BYTES)
         self._wake()
 
-    def end(self, *, whole: bool = False, error: StoreError | None = None) -> None:
+    def end(self, *, whole: bool = False, error: Exception | None = None) -> None:
         """The copy is whole, or no further bytes will come; ``error`` if the shard is unavailable."""
         if self.growing:
             self.growing = False
-            self.filled = self.size if whole else self.filled
-            self.error = error
+            if whole and self.header is not None:
+                self.filled = self.header.size
+            self._error = error
             self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-class Arrival:
-    """One shard on its way into the cache: each reader gets a share of the copy as soon as there is one.
-
-    Law: each reader closes the copy that it was given, also if it is cancelled at that moment.
-    """
-
-    def __init__(self) -> None:
-        self._copy: Copy | None = None
-        self._settled = False
-        self._waiting: list[asyncio.Future[Copy | None]] = []
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a reader waits for it."""
-        return any(not waiter.done() for waiter in self._waiting)
-
-    async def join(self) -> Copy | None:
-        """The copy, to be closed by the caller; None if there will be none.
-
-        Raises:
-            StoreError: The shard is unavailable.
-        """
-        if self._settled:
-            return self._copy and self._copy.share()
-        waiter: asyncio.Future[Copy | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        try:
-            return await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                given = waiter.result()
-                if given is not None:
-                    given.close()
-            raise
-
-    def opened(self, copy: Copy) -> None:
-        """There is a copy, complete or growing; it stays open until ``close``."""
-        if not self._settled:
-            self._copy = copy.share()
-            self._settle(None)
-
-    def close(self, error: Exception | None = None) -> None:
-        """The attempt has ended; readers that still wait get ``error``, or no copy."""
-        self._settle(error)
-        if self._copy is not None:
-            self._copy.close()
-            self._copy = None
-
-    def _settle(self, error: Exception | None) -> None:
-        self._settled = True
-        for waiter in self._waiting:
-            if waiter.done():
-                continue
-            if error is not None:
-                # A copy for each reader: a traceback grows each time that one error is raised.
-                waiter.set_exception(copying.copy(error) if isinstance(error, StoreError) else error)
-            else:
-                waiter.set_result(self._copy and self._copy.share())
-        self._waiting.clear()

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
 import os
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
 from ..errors import StoreError
-from ..flow.channel import Channel
-from ..flow.engine import Work
-from ..stores.store import CacheSetting, NetworkPolicy, Store
+from ..flow.budget import Budget, claim_alone
+from ..flow.channel import Channel, EndOfChannel
+from ..flow.engine import Scope, Work
+from ..formats.digest import Verifier
+from ..stores.reading import ShardChunks, read_shards
+from ..stores.store import BUFFER_BYTES, Body, CacheSetting, FileSpan, NetworkPolicy, Store
 from ..stores.urls import redact
-from .copy import Arrival, Check, Copy, Descriptor, Marks, touch
-from .download import Download, DownloadTarget, Inotify, NotKeptError, follow
+from ..types import Buffer
+from .copy import Copy, Descriptor, Marks, Sums, check_steps, has_crc32c, touch
 from .folder import ABANDONED, CachedFile, CacheFolder, CopyState, Header, Identity, read_header
-from .locks import claim, give_up, make_room
+from .follow import Inotify, follow
+from .locks import claim, give_up, make_room, publish, withdraw
 
 
 class Turns:
-    """A budget of bytes. The first shard of each lane gets a share before the second of any lane.
+    """Shares memory among downloads. The first shard of each lane gets some before the second of any lane.
 
     Every lane reads ahead, and the consumer takes a batch from each in turn. First come, first served would
     make it wait for later shards of one lane before the first shard of another.
@@ -44,19 +49,16 @@ class Turns:
     @asynccontextmanager
     async def take(self, lane: int, share: int) -> AsyncIterator[None]:
         """A block in which so many bytes are reserved for the lane of this number."""
-        nth = self._asked[lane]
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self._asked[lane], next(self._arrivals), share, turn))
         self._asked[lane] += 1
-        if self._free >= share and not self._waiting:
-            self._free -= share
-        else:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (nth, next(self._arrivals), share, turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                # Either the share was granted, or shares behind it may fit now.
-                self._give_back(0 if turn.cancelled() else share)
-                raise
+        self._give_back(0)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # Either the share was granted, or shares behind it may fit now.
+            self._give_back(0 if turn.cancelled() else share)
+            raise
         try:
             yield
         finally:
@@ -74,16 +76,22 @@ class Turns:
             heapq.heappop(self._waiting)
 
 
-# Shared by the downloads: what is requested and not yet written.
-_BUDGET_BYTES = 64 << 20
+# For the downloads of a process: bytes that are requested and not yet written. They are set aside from its
+# budget, which leaves reading the other half at least. Reading could not lend them: what has been read may
+# wait for a consumer that waits for a download.
+_MOST_BYTES = 64 << 20
 
-# The share of each. Large shards take many requests each, so four at once fill a link (four parts of 4 MiB
-# reach some 100 MB/s at 50 ms and 40 MB/s a connection), and shards that are needed first stay ahead of
-# later ones. Small shards need few requests, so many of them have to be under way at once.
-_MOST_SHARE, _LEAST_SHARE = 16 << 20, 4 << 20
+# Large shards take many requests each, so four at once fill a link (four parts of 4 MiB reach some 100 MB/s
+# at 50 ms and 40 MB/s a connection), and shards that are needed first stay ahead of later ones. Small shards
+# need few requests, so four times as many of them may be under way at once.
+_LARGE_AT_ONCE, _SMALL_AT_ONCE = 4, 16
 
 # More than can be stopped at once; beyond it, the next reader has to find out again.
 _MOST_STOPPED = 1024
+
+
+class NotKeptError(Exception):
+    """The shard cannot be cached, and is read from the network. The text may say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,104 @@ class Wanted:
     lane: int
 
 
+@dataclass(eq=False, repr=False)
+class Download:
+    """Writes a shard to its file; for ``read_shards``, it is the store of this shard.
+
+    Args:
+        remote: The store to read from, which retries and resumes.
+        file: Where to write it.
+        copy: Opened once there is room for the shard, and grows with the file.
+        has_room: Called with the length once the file announces it.
+    """
+
+    remote: Store
+    file: Descriptor
+    copy: Copy
+    has_room: Callable[[int], Awaitable[bool]]
+
+    async def run(self, url: str, share: int) -> None:
+        """Read the shard and write it.
+
+        Args:
+            url: What to read.
+            share: The most bytes that are requested and not yet written.
+
+        Raises:
+            NotKeptError: It cannot be kept; no reader has got any of it.
+            StoreError: The store cannot read it.
+            OSError: The disk cannot write it.
+        """
+        piece_bytes = min(BUFFER_BYTES, share // 4)
+        budget, out = claim_alone(share - piece_bytes), Channel[ShardChunks](1)
+        async with Scope() as scope:
+            scope.start(partial(read_shards, self, [(url, 0)], budget, out), out)
+            with closing(out):
+                await self._write(await out.receive_async(), piece_bytes)
+
+    async def _write(self, chunks: ShardChunks, piece_bytes: int) -> None:
+        """Write chunks as they come: many together if they come fast, each at once if they do not."""
+        ended = False
+        while not ended:
+            piece: list[Buffer] = []
+            try:
+                while not piece or (len(chunks) and sum(map(len, piece)) < piece_bytes):
+                    chunk = await chunks.receive_async()
+                    assert not isinstance(chunk, FileSpan), "local files are not cached"
+                    piece.append(chunk)
+            except EndOfChannel:
+                ended = True
+            if piece:
+                await self.file.run(self._write_piece, piece)
+                self.copy.grow(self._written)
+
+    def _write_piece(self, piece: Sequence[Buffer]) -> None:
+        for chunk in piece:
+            self.sha256.update(chunk)
+            self.verifier.update(chunk)
+            # Before the bytes: processes that read along take these as the sign that a stretch is complete.
+            self._sums.add(self.file.number, chunk)
+            rest = memoryview(chunk)
+            while rest:
+                written = os.pwrite(self.file.number, rest, self.header.begin + self._written)
+                rest = rest[written:]
+                self._written += written
+
+    # --- what ``read_shards`` sees ---
+
+    async def of(self, url: str) -> Store:
+        """This download, as the store of its shard."""
+        return self
+
+    def hedges_of(self, url: str) -> None:
+        """None: a download is ahead of its readers."""
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        """The answer of the remote store; the first one waits until there is room for the shard."""
+        async with self.remote.read(url, start, stop, etag=etag) as body:
+            if self.copy.header is None:
+                await self._admit(body)
+            yield body
+
+    async def _admit(self, body: Body) -> None:
+        if body.total == 0:
+            raise NotKeptError
+        if body.etag is None or not Header.fits(body.etag):
+            raise NotKeptError("its server names no version of it (ETag), so a change could not be seen")
+        if body.total is None:
+            raise NotKeptError("its server does not say how long it is")
+        header = Header(CopyState.FILLING, body.etag, body.total, crc32c=has_crc32c())
+        await self.file.run(os.pwrite, self.file.number, header.encode(), 0)
+        if not await self.has_room(header.size):
+            raise NotKeptError(
+                "there is no room for it; give cache_limit= more, or cache_dir= on a disk with more room"
+            )
+        self.header, self._sums, self.verifier = header, Sums(header), Verifier(body.digests)
+        self.sha256, self._written = hashlib.sha256(), 0
+        self.copy.open(self.file, header)
+
+
 Start: TypeAlias = Callable[[Work, Channel[Any]], None]
 """Runs work as a task with an owner: ``Engine.submit``."""
 
@@ -121,24 +227,26 @@ class Cache:
         start: ``Engine.submit``; what it starts ends with the engine.
         network: How long another process's download may stand still: twice ``stall_s``, so that its own
             time-outs come first.
+        budget: Of the process, for downloads.
 
     Raises:
         ValueError: The private folder is not private any more; see ``CacheFolder``.
         OSError: It cannot be opened.
     """
 
-    def __init__(self, setting: CacheSetting, start: Start, network: NetworkPolicy) -> None:
+    def __init__(self, setting: CacheSetting, start: Start, network: NetworkPolicy, budget: Budget) -> None:
         self._setting = setting
         self._start = start
         self._patience_s = 2 * network.stall_s
         self._folder = CacheFolder(setting.folder)
         self._root = Descriptor(self._folder.number)
         self._marks = Marks(setting.run)
-        self._arrivals: dict[Identity, Arrival] = {}
-        self._turns = Turns(_BUDGET_BYTES)
+        self._arriving: dict[Identity, Copy] = {}
+        self._budget_bytes = min(_MOST_BYTES, budget.left_bytes // 2)
+        self._turns = Turns(self._budget_bytes)
         # Of the latest shard. Those of one dataset are much alike, and how long one is, is only known once
         # its server has answered.
-        self._usual_bytes = _MOST_SHARE
+        self._usual_bytes = _MOST_BYTES
         # One at a time: of two that count at once, each could find that there is no room for both.
         self._admitting = asyncio.Lock()
         self._inotify: Inotify | None = None
@@ -153,12 +261,16 @@ class Cache:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, setting: CacheSetting, start: Start, network: NetworkPolicy) -> AsyncIterator[Cache]:
+    async def open(
+        cls, setting: CacheSetting, start: Start, network: NetworkPolicy, budget: Budget
+    ) -> AsyncIterator[Cache]:
         """A cache for the running loop; left after its last reader."""
-        cache = cls(setting, start, network)
+        cache = cls(setting, start, network, budget)
+        budget.set_aside(cache._budget_bytes)
         try:
             yield cache
         finally:
+            budget.put_back(cache._budget_bytes)
             if cache._inotify is not None:
                 cache._inotify.close()
             cache._root.close()
@@ -169,20 +281,30 @@ class Cache:
         Raises:
             StoreError: The shard had to be downloaded or verified, and its server cannot read it.
         """
-        arrival = self._arrivals.get(wanted.identity)
-        if arrival is None:
-            kept = await self._trusted(wanted)
-            if kept is not None:
-                return kept
-            arrival = self._arrivals.get(wanted.identity)  # another read may have come first
-        if arrival is None:
+        copy = self._arriving.get(wanted.identity)
+        if copy is None:
+            kept = Copy()
+            try:
+                if await self._open_kept(wanted, kept, verifies=False):
+                    return kept
+            except OSError as error:
+                self.disk_failed(error)
+            copy = self._arriving.get(wanted.identity)  # another read may have come first
+        if copy is None:
             if not wanted.opens:
                 return None
-            arrival = Arrival()
-            # The arrival reports the result; the channel only gives the task an owner.
-            self._start(partial(self._bring, wanted, arrival), Channel[None](1))
-            self._arrivals[wanted.identity] = arrival
-        return await arrival.join()
+            copy = Copy()
+            # The copy reports the result; the channel only gives the task an owner.
+            self._start(partial(self._bring, wanted, copy), Channel[None](1))
+            self._arriving[wanted.identity] = copy
+        copy.share()
+        is_there = False
+        try:
+            is_there = await copy.wait_opened()
+            return copy if is_there else None
+        finally:
+            if not is_there:
+                copy.close()
 
     def disk_failed(self, error: OSError) -> None:
         """Warn the user once, since reading goes on without the disk."""
@@ -193,7 +315,8 @@ class Cache:
 
         Readers that have it open go on with its sound stretches.
         """
-        path = self._folder.final_path(identity, copy.etag, copy.size)
+        assert copy.header is not None, "it was read"
+        path = self._folder.final_path(identity, copy.header.etag, copy.header.size)
         try:
             name = await copy.file.run(self._folder.quarantine, path, copy.file.number)
         except OSError as error:
@@ -202,40 +325,10 @@ class Cache:
         if name is not None:
             self._report_bad(url, name)
 
-    async def _trusted(self, wanted: Wanted) -> Copy | None:
-        """The copy of a complete file, if this run has verified it before."""
-        bad: list[str] = []
-        try:
-            kept = await self._root.acquire(partial(self._open_trusted, wanted, bad))
-        except OSError as error:
-            self.disk_failed(error)
-            return None
-        for name in bad:
-            self._report_bad(wanted.url, name)
-        if kept is None or kept.header is None:
-            return None
-        return Copy(Descriptor(kept.number, self._root), kept.header)
-
-    def _open_trusted(self, wanted: Wanted, bad: list[str]) -> CachedFile | None:
-        """The complete file, if this run has verified it before; in a thread."""
-        found = self._folder.find(wanted.identity, bad, wanted.sha256)
-        if found is None or found.header is None:
-            return None
-        try:
-            if self._marks.has(found.number, found.header):
-                if wanted.opens:
-                    touch(found.number)
-                return found
-        except OSError:
-            found.close()
-            raise
-        found.close()
-        return None
-
-    async def _bring(self, wanted: Wanted, arrival: Arrival) -> None:
+    async def _bring(self, wanted: Wanted, copy: Copy) -> None:
         failure: Exception | None = None
         try:
-            await self._fetch(wanted, arrival)
+            await self._fetch(wanted, copy)
         except NotKeptError as error:
             if error.args:
                 self._warn(f"reading without the disk cache where a shard cannot be kept: {error}")
@@ -246,8 +339,9 @@ class Cache:
         except Exception as error:  # any error is passed to the readers
             failure = error
         finally:
-            del self._arrivals[wanted.identity]
-            arrival.close(failure)
+            del self._arriving[wanted.identity]
+            copy.end(error=failure)
+            copy.close()
 
     def _warn(self, message: str) -> None:
         """Warn once with each message; reading goes on."""
@@ -264,61 +358,77 @@ class Cache:
             stacklevel=2,
         )
 
-    # --- how a shard gets in: at most sixteen at once, and four large ones ---
+    # --- how a shard gets in ---
 
-    async def _fetch(self, wanted: Wanted, arrival: Arrival) -> None:
-        """Give ``arrival`` a copy as soon as there is one, and stay until it is whole.
+    async def _fetch(self, wanted: Wanted, copy: Copy) -> None:
+        """Open ``copy`` as soon as possible, and stay until it is whole.
 
         Raises:
             NotKeptError: The shard cannot be kept.
             StoreError: Its server cannot read it.
             OSError: The disk fails.
         """
-        share = min(max(self._usual_bytes, _LEAST_SHARE), _MOST_SHARE)
-        async with self._turns.take(wanted.lane, share):
-            # Its readers may have left while it waited.
-            if not arrival.is_wanted or await self._bring_kept(wanted, arrival) or not wanted.loads:
-                return
-            found = await self._root.acquire(
-                partial(claim, self._folder, wanted.identity), partial(give_up, self._folder)
-            )
-            if found is None:
-                return
-            file = Descriptor(found.number, self._root)
-            if found.locked:
-                try:
-                    await self._download(wanted, arrival, found, file, share)
-                finally:
-                    file.close()
-                return
-        # Not while holding a turn: a process that is stopped must not keep our own downloads waiting.
-        try:
-            await self._follow(wanted, arrival, file)
-        finally:
-            file.close()
+        share = max(self._usual_bytes, self._budget_bytes // _SMALL_AT_ONCE)
+        share = min(share, self._budget_bytes // _LARGE_AT_ONCE)
+        with ExitStack() as stack:
+            async with self._turns.take(wanted.lane, share):
+                # Its readers may have left while it waited.
+                if (
+                    not copy.is_wanted
+                    or await self._open_kept(wanted, copy, verifies=True)
+                    or not wanted.loads
+                ):
+                    return
+                found = await self._root.acquire(
+                    partial(claim, self._folder, wanted.identity), partial(give_up, self._folder)
+                )
+                if found is None:
+                    return
+                file = stack.enter_context(closing(Descriptor(found.number, self._root)))
+                if found.locked:
+                    await self._fill(wanted, copy, found, file, share)
+                    return
+            # Not while holding a turn: a process that is stopped must not keep our own downloads waiting.
+            await self._follow(wanted, copy, file)
 
     # --- shards on disk ---
 
-    async def _bring_kept(self, wanted: Wanted, arrival: Arrival) -> bool:
-        """Serve a complete file, after verifying it; returns whether there is one."""
+    async def _open_kept(self, wanted: Wanted, copy: Copy, *, verifies: bool) -> bool:
+        """Open ``copy`` from a complete file; returns whether there is one.
+
+        Args:
+            wanted: Which shard.
+            copy: Not opened yet.
+            verifies: Verify the file if this run has not; otherwise such a file is left alone.
+        """
         bad: list[str] = []
-        found = await self._root.acquire(partial(self._folder.find, wanted.identity, bad, wanted.sha256))
+        found = await self._root.acquire(partial(self._find, wanted, bad))
         for name in bad:
             self._report_bad(wanted.url, name)
         if found is None or found.header is None:
             return False
-        self._usual_bytes = found.header.size
-        copy = Copy(Descriptor(found.number, self._root), found.header)
-        try:
-            if not await copy.file.run(self._marks.has, found.number, found.header):
-                if not await self._verify(wanted, found, found.header, copy.file):
+        with closing(Descriptor(found.number, self._root)) as file:
+            if not found.is_verified:
+                if not verifies or not await self._verify(wanted, found, found.header, file):
                     return False
-                await copy.file.run(self._marks.add, found.number, found.header)
-            await copy.file.run(touch, found.number)
-            arrival.opened(copy)
-            return True
-        finally:
-            copy.close()
+                await file.run(self._marks.add, found.number, found.header)
+                await file.run(touch, found.number)
+            self._usual_bytes = found.header.size
+            copy.open(file, found.header)
+        return True
+
+    def _find(self, wanted: Wanted, bad: list[str]) -> CachedFile | None:
+        """The complete file, in a thread; it is noted as used if this run has verified it."""
+        found = self._folder.find(wanted.identity, bad, wanted.sha256)
+        if found is not None and found.header is not None:
+            try:
+                found.is_verified = self._marks.has(found.number, found.header)
+                if found.is_verified and wanted.opens:
+                    touch(found.number)
+            except OSError:
+                found.close()
+                raise
+        return found
 
     async def _verify(self, wanted: Wanted, found: CachedFile, header: Header, file: Descriptor) -> bool:
         """Compare another run's file with the server and with its digest; a wrong one is removed."""
@@ -327,8 +437,8 @@ class Cache:
         if not current:
             await file.run(self._folder.remove, found.path)
             return False
-        check = Check(header)
-        while (right := await file.run(check.step, found.number)) is None:
+        steps = check_steps(found.number, header)
+        while (right := await file.run(next, steps)) is None:
             pass
         if not right:
             name = await file.run(self._folder.quarantine, found.path, found.number)
@@ -338,31 +448,44 @@ class Cache:
 
     # --- shards to be downloaded ---
 
-    async def _download(
-        self, wanted: Wanted, arrival: Arrival, found: CachedFile, file: Descriptor, budget_bytes: int
+    async def _fill(
+        self, wanted: Wanted, copy: Copy, found: CachedFile, file: Descriptor, share: int
     ) -> None:
-        target = DownloadTarget(self._folder, wanted.identity, found, file, self._setting.run)
-        missing = False
+        """Fill a file that this process has locked, until it is whole and has its final name."""
+        last_word: Header | None = ABANDONED
         try:
             # Another process may have had the lock before, and finished.
-            missing = not await self._bring_kept(wanted, arrival)
+            if await self._open_kept(wanted, copy, verifies=True):
+                return
+            download = Download(wanted.remote, file, copy, self._has_room)
+            await download.run(wanted.url, share)
+            last_word = replace(download.header, state=CopyState.REJECTED)  # unless the digest is right
+            download.verifier.check(redact(wanted.url))
+            whole = replace(download.header, state=CopyState.COMPLETE, sha256=download.sha256.digest())
+            last_word = None  # from here on the thread writes it, also if this is cancelled
+            await file.run(self._publish, wanted.identity, found, whole)
+            copy.end(whole=True)
         finally:
-            if not missing:
-                await file.run(target.withdraw, ABANDONED)
-        if not missing:
-            return
+            if last_word is not None:
+                # If cancelled a second time, the lock goes with the descriptor, the file with the next scan.
+                await file.run(withdraw, self._folder, found, last_word)
 
-        def opened(copy: Copy) -> None:
-            self._usual_bytes = copy.size
-            arrival.opened(copy)
+    def _publish(self, identity: Identity, found: CachedFile, whole: Header) -> None:
+        """Give the file its final name, in a thread; if that fails, withdraw it."""
+        try:
+            self._marks.add(found.number, whole)
+            publish(self._folder, found, identity, whole)
+        except OSError:
+            withdraw(self._folder, found, ABANDONED)
+            raise
 
-        await Download(wanted.url, wanted.remote, budget_bytes, target, self._has_room, opened).run()
-
-    async def _has_room(self) -> bool:
+    async def _has_room(self, size: int) -> bool:
+        """Make room on the disk for a shard of that size, which its file announces; says whether there is."""
+        self._usual_bytes = size
         async with self._admitting:
             return await self._root.run(make_room, self._folder, self._setting.limit_bytes)
 
-    async def _follow(self, wanted: Wanted, arrival: Arrival, file: Descriptor) -> None:
+    async def _follow(self, wanted: Wanted, copy: Copy, file: Descriptor) -> None:
         if await self._state_of(file) == self._stopped.get(wanted.identity):
             return
         try:
@@ -373,7 +496,7 @@ class Cache:
                 f"cannot be watched: {error.strerror} (see fs.inotify.max_user_instances)"
             )
             return
-        if await follow(file, wanted.url, self._inotify, self._patience_s, arrival.opened):
+        if await follow(file, wanted.url, self._inotify, self._patience_s, copy):
             self._stopped.pop(wanted.identity, None)
             header = await file.run(read_header, file.number)
             if header is not None and header.state is CopyState.COMPLETE:

@@ -26,7 +26,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -225,12 +225,14 @@ class CachedFile:
         header: None where none is written yet.
         path: Its name below the folder.
         locked: Whether this process fills it.
+        is_verified: Whether this run has verified it.
     """
 
     number: int
     header: Header | None
     path: str
     locked: bool = False
+    is_verified: bool = False
 
     def close(self) -> None:
         os.close(self.number)
@@ -295,50 +297,43 @@ class CacheFolder:
         """
         for path in self.versions(identity):
             try:
-                number = self._open_complete(path)
+                found = self.open_kept(path)
             except FileNotFoundError:
                 continue
             except OSError:  # a link, a folder, a file of another user
-                if name := self.quarantine(path):
-                    bad.append(name)
-                continue
-            header = _sound_header(number)
-            if (
-                header is not None
-                and path.endswith(identity.version_name(header.etag, header.size))
-                and (sha256 is None or header.sha256 == sha256)
-            ):
-                return CachedFile(number, header, path)
-            try:
-                if not self._drop_outdated(path, number) and (name := self.quarantine(path, number)):
-                    bad.append(name)
-            finally:
-                os.close(number)
+                name = self.quarantine(path)
+            else:
+                header = found.header
+                if (
+                    header is not None
+                    and path.endswith(identity.version_name(header.etag, header.size))
+                    and (sha256 is None or header.sha256 == sha256)
+                ):
+                    return found
+                with closing(found):
+                    name = self.discard(found)
+            if name is not None:
+                bad.append(name)
         return None
 
-    def _open_complete(self, path: str) -> int:
-        """Open a complete file for reading and writing, or only for reading if it is read-only."""
+    def open_kept(self, path: str) -> CachedFile:
+        """The file of this name, open for reading only if it is read-only; no header if it is not sound."""
         try:
-            return os.open(path, FILE_FLAGS, dir_fd=self.number)
+            number = os.open(path, FILE_FLAGS, dir_fd=self.number)
         except OSError as error:
             if error.errno not in READ_ONLY:
                 raise
-        return os.open(path, FILE_FLAGS & ~os.O_RDWR | os.O_RDONLY, dir_fd=self.number)
+            number = os.open(path, FILE_FLAGS & ~os.O_RDWR | os.O_RDONLY, dir_fd=self.number)
+        return CachedFile(number, _sound_header(number), path)
 
-    def open_kept(self, path: str) -> CachedFile | None:
-        """The complete file of this name; None if it is not one. A file of an earlier release is removed."""
-        try:
-            number = os.open(path, FILE_FLAGS, dir_fd=self.number)
-        except OSError:
-            return None
-        header = _sound_header(number)
-        if header is None:
-            try:
-                self._drop_outdated(path, number)
-            finally:
-                os.close(number)
-            return None
-        return CachedFile(number, header, path)
+    def discard(self, found: CachedFile) -> str | None:
+        """Remove the file of an earlier release, and take any other out of use; see ``quarantine``."""
+        with suppress(OSError):  # a pipe, or the disk cannot read it
+            if is_outdated(os.pread(found.number, HEADER_BYTES, 0)):
+                if self.is_named(found.path, found.number):
+                    self.remove(found.path)
+                return None
+        return self.quarantine(found.path, found.number)
 
     def final_path(self, identity: Identity, etag: str, size: int) -> str:
         """The name of the complete file of this version of a shard."""
@@ -401,17 +396,6 @@ class CacheFolder:
         """The names of a shard's complete files; more than one only while one replaces another."""
         below = f"{SHARDS}/{identity.name[:2]}"
         return [f"{below}/{name}" for name in self.names(below) if name.startswith(identity.name + ".")]
-
-    def _drop_outdated(self, path: str, number: int) -> bool:
-        """Remove the open file if an earlier release has made it; returns whether that was so."""
-        try:
-            if not is_outdated(os.pread(number, HEADER_BYTES, 0)):
-                return False
-        except OSError:  # a pipe, or the disk cannot read it
-            return False
-        if self.is_named(path, number):
-            self.remove(path)
-        return True
 
     def is_named(self, path: str, number: int) -> bool:
         """Whether the open file still has this name."""

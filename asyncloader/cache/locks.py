@@ -8,7 +8,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from .folder import (
     FILE_FLAGS,
     FILLING,
     QUARANTINE,
+    ROOT,
     SHARDS,
     CachedFile,
     CacheFolder,
@@ -202,21 +204,36 @@ def _lock(number: int) -> bool:
 _GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A file that could be evicted.
+@dataclass(frozen=True)
+class CacheFile:
+    """A file of a cache that could be evicted.
 
     Attributes:
-        name: Its path below the cache's folder.
-        size_bytes: Its length.
-        used_ns: When it was last used.
-        quarantined: Whether it is damaged, and only kept to be examined.
+        path: Below the ``cache_dir``. It consists of digests: its URL is not known.
+        size_bytes: Its length on disk: that of the shard, a header and checksums.
+        unused_s: How long ago it was last used.
+        is_bad: Whether it is damaged, and only kept to be examined.
     """
 
-    name: str
+    path: str
     size_bytes: int
-    used_ns: int
-    quarantined: bool = False
+    unused_s: float
+    is_bad: bool
+
+
+def choose_oldest(files: Iterable[CacheFile], missing_bytes: int) -> list[CacheFile] | None:
+    """The files to remove for so much room: bad ones first, then those unused for longest.
+
+    Returns:
+        None if there would be no room even without all of them; then nothing should be removed.
+    """
+    oldest: list[CacheFile] = []
+    for file in sorted(files, key=lambda file: (not file.is_bad, -file.unused_s, file.path)):
+        if missing_bytes <= 0:
+            break
+        oldest.append(file)
+        missing_bytes -= file.size_bytes
+    return None if missing_bytes > 0 else oldest
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,23 +254,11 @@ class Demand:
     free_bytes: int
     floor_bytes: int
 
-
-def choose_victims(kept: Sequence[Kept], demand: Demand) -> list[Kept] | None:
-    """The files to evict: bad ones first, then those unused for longest, and only as many as needed.
-
-    Returns:
-        None if there would be no room even without all of them; then nothing should be evicted.
-    """
-    over_limit = sum(file.size_bytes for file in kept) + demand.announced_bytes - demand.limit_bytes
-    over_disk = demand.floor_bytes + demand.unwritten_bytes - demand.free_bytes
-    missing = max(over_limit, over_disk)
-    victims: list[Kept] = []
-    for file in sorted(kept, key=lambda file: (not file.quarantined, file.used_ns, file.name)):
-        if missing <= 0:
-            break
-        victims.append(file)
-        missing -= file.size_bytes
-    return None if missing > 0 else victims
+    def missing_bytes(self, kept_bytes: int) -> int:
+        """How much of so many bytes that are kept has to go."""
+        over_limit = kept_bytes + self.announced_bytes - self.limit_bytes
+        over_disk = self.floor_bytes + self.unwritten_bytes - self.free_bytes
+        return max(over_limit, over_disk)
 
 
 def floor_bytes(file_system_bytes: int) -> int:
@@ -283,18 +288,19 @@ def make_room(folder: CacheFolder, limit_bytes: int) -> bool:
         disk.f_bavail * disk.f_frsize,
         floor_bytes(disk.f_blocks * disk.f_frsize),
     )
-    victims = choose_victims(kept, demand)
+    victims = choose_oldest(kept, demand.missing_bytes(sum(file.size_bytes for file in kept)))
     folder.evicted += len(victims or ())
     for victim in victims or ():
-        folder.remove(victim.name)
+        folder.remove(os.path.relpath(victim.path, ROOT))
     return victims is not None
 
 
-def kept_files(folder: CacheFolder) -> list[Kept]:
+def kept_files(folder: CacheFolder) -> list[CacheFile]:
     """All files that could be evicted now, in no order."""
+    now_ns = time.time_ns()
     below = [(f"{SHARDS}/{name}", False) for name in folder.names(SHARDS)]
     kept = []
-    for path, quarantined in [*below, (QUARANTINE, True)]:
+    for path, is_bad in [*below, (QUARANTINE, True)]:
         with folder.opened(path) as number:
             if number is None:
                 continue
@@ -306,5 +312,6 @@ def kept_files(folder: CacheFolder) -> list[Kept]:
                         continue
                     # The time of the last write is that of the last use: see ``touch``. The time of the last
                     # read is changed by any program that reads the file, such as a backup.
-                    kept.append(Kept(f"{path}/{entry.name}", found.st_size, found.st_mtime_ns, quarantined))
+                    unused_s = max(now_ns - found.st_mtime_ns, 0) / 1e9
+                    kept.append(CacheFile(f"{ROOT}/{path}/{entry.name}", found.st_size, unused_s, is_bad))
     return kept

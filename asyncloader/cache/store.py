@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy as copying
 import os
 import sys
 import uuid
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import StoreError
+from ..flow.budget import Budget
 from ..observe.statistics import NetworkCounts
 from ..quantity import parse_bytes
 from ..stores.pacing import Hedges
@@ -36,6 +36,7 @@ class CachedStores:
         resources: The engine's; it closes the cache before the clients that the cache reads from.
         start: ``Engine.submit``.
         counts: Of the process.
+        budget: Of the process.
         shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
     """
 
@@ -45,6 +46,7 @@ class CachedStores:
     resources: AsyncExitStack
     start: Start
     counts: NetworkCounts
+    budget: Budget
     shares: bool = False
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class CachedStores:
             return store
         async with self._opening:
             if self._cache is None:
-                opened = Cache.open(self.setting, self.start, self.access.network)
+                opened = Cache.open(self.setting, self.start, self.access.network, self.budget)
                 self._cache = await self.resources.enter_async_context(opened)
         options, counts = self.access.options, self.counts
         return CachedStore(store, self._cache, options, self._sha256s, lane, self.shares, counts)
@@ -133,10 +135,10 @@ class CachedStore:
                 lane=self.lane,
             )
         )
-        if copy is not None and ((etag is not None and copy.etag != etag) or start >= copy.size):
-            copy.close()  # another version, or an offset that the server has to refuse
-            copy = None
-        if copy is None:
+        header = None if copy is None else copy.header
+        if copy is None or header is None or etag not in (None, header.etag) or start >= header.size:
+            if copy is not None:
+                copy.close()  # another version, or an offset that the server has to refuse
             async with self.remote.read(url, start, stop, etag=etag) as body:
                 yield body
             return
@@ -144,14 +146,14 @@ class CachedStore:
             self.counts.cached += not self.cache.has_evicted
             self.counts.evicting += self.cache.has_evicted
         try:
-            end = min(stop, copy.size)
-            async with aclosing(self._chunks(copy, url, identity, start, end)) as chunks:
-                yield Body(start, end, copy.size, copy.etag, chunks)
+            end = min(stop, header.size)
+            async with aclosing(self._chunks(copy, url, identity, start, end, header.etag)) as chunks:
+                yield Body(start, end, header.size, header.etag, chunks)
         finally:
             copy.close()
 
     async def _chunks(
-        self, copy: Copy, url: str, identity: Identity, offset: int, end: int
+        self, copy: Copy, url: str, identity: Identity, offset: int, end: int, etag: str
     ) -> AsyncGenerator[Buffer, None]:
         while offset < end:
             if offset < copy.filled:
@@ -165,13 +167,12 @@ class CachedStore:
                     offset += len(chunk)
             elif copy.growing:
                 await copy.wait_change()
-            elif copy.error is not None:
-                raise copying.copy(copy.error) from copy.error
             else:
+                copy.check()
                 break
         if offset == end:
             return
-        async with self.remote.read(url, offset, end, etag=copy.etag) as body:
+        async with self.remote.read(url, offset, end, etag=etag) as body:
             at = body.start  # 0 if the server ignores ranges
             async for chunk in body.chunks:
                 wanted = clip(chunk, offset - at, end - at)

@@ -7,32 +7,14 @@ process that has a removed file open can still read it.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .copy import Check
-from .folder import ROOT, SHARDS, CachedFile, CacheFolder
-from .locks import Kept, being_filled, kept_files
-
-
-@dataclass(frozen=True)
-class CacheFile:
-    """A file of a cache.
-
-    Attributes:
-        path: Below the ``cache_dir``. It consists of digests: its URL is not known.
-        size_bytes: Its length on disk: that of the shard, a header and checksums.
-        unused_s: How long ago it was last used.
-        is_bad: Whether it is damaged, and only kept to be examined.
-    """
-
-    path: str
-    size_bytes: int
-    unused_s: float
-    is_bad: bool
+from .copy import check_steps
+from .folder import ROOT, SHARDS, CacheFolder, Header
+from .locks import CacheFile, being_filled, choose_oldest, kept_files
 
 
 @dataclass(frozen=True)
@@ -119,15 +101,11 @@ def choose_old(
         to_bytes: See ``prune_cache``.
         older_than_s: Likewise.
     """
-    old = {file.path for file in files if older_than_s is not None and file.unused_s >= older_than_s}
-    left_bytes = sum(file.size_bytes for file in files if file.path not in old)
-    for file in sorted(files, key=lambda file: not file.is_bad):  # bad ones first, else as they come
-        if to_bytes is None or left_bytes <= to_bytes:
-            break
-        if file.path not in old:
-            old.add(file.path)
-            left_bytes -= file.size_bytes
-    return [file for file in files if file.path in old]
+    old = {file for file in files if older_than_s is not None and file.unused_s >= older_than_s}
+    young = [file for file in files if file not in old]
+    if to_bytes is not None:
+        old.update(choose_oldest(young, sum(file.size_bytes for file in young) - to_bytes) or ())
+    return [file for file in files if file in old]
 
 
 @contextmanager
@@ -145,23 +123,12 @@ def open_cache(cache_dir: str | os.PathLike[str]) -> Iterator[CacheFolder]:
         raise FileNotFoundError(
             f"there is no cache in {str(parent)!r}: a cache_dir, once it is used, has a folder {ROOT!r} in it"
         )
-    folder = CacheFolder(str(parent))
-    try:
+    with closing(CacheFolder(str(parent))) as folder:
         yield folder
-    finally:
-        folder.close()
 
 
 def _listed(folder: CacheFolder) -> tuple[CacheFile, ...]:
-    now_ns = time.time_ns()
-
-    def told(kept: Kept) -> CacheFile:
-        unused_s = max(now_ns - kept.used_ns, 0) / 1e9
-        return CacheFile(f"{ROOT}/{kept.name}", kept.size_bytes, unused_s, kept.quarantined)
-
-    return tuple(
-        told(kept) for kept in sorted(kept_files(folder), key=lambda kept: (kept.used_ns, kept.name))
-    )
+    return tuple(sorted(kept_files(folder), key=lambda file: (-file.unused_s, file.path)))
 
 
 def verify_cache(cache_dir: str | os.PathLike[str]) -> list[str]:
@@ -199,25 +166,25 @@ def audit(cache_dir: str | os.PathLike[str]) -> Audit:
         for below in sorted(folder.names(SHARDS)):
             for name in sorted(folder.names(f"{SHARDS}/{below}")):
                 path = f"{SHARDS}/{below}/{name}"
-                found = folder.open_kept(path)
-                size = found.header.size if found is not None and found.header is not None else 0
-                if _is_right(found):
-                    verified.sound += 1
-                    verified.sound_bytes += size
-                elif (bad := folder.quarantine(path)) is not None:
+                try:
+                    found = folder.open_kept(path)
+                except OSError:  # a link, a folder, a file of another user
+                    bad = folder.quarantine(path)
+                else:
+                    with closing(found):
+                        if found.header is not None and _is_right(found.number, found.header):
+                            verified.sound += 1
+                            verified.sound_bytes += found.header.size
+                            continue
+                        bad = folder.discard(found)
+                if bad is not None:
                     verified.bad.append(f"{ROOT}/{bad}")
     return verified
 
 
-def _is_right(found: CachedFile | None) -> bool:
-    if found is None or found.header is None:
-        return False
-    check = Check(found.header)
+def _is_right(number: int, header: Header) -> bool:
     try:
-        while (verdict := check.step(found.number)) is None:
-            pass
+        *_, verdict = check_steps(number, header)
     except OSError:
         return False
-    finally:
-        found.close()
-    return verdict
+    return bool(verdict)

@@ -7,7 +7,8 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from ..cache.upkeep import CacheFile, audit, list_cache, prune_cache
+from ..cache.locks import CacheFile
+from ..cache.upkeep import audit, list_cache, prune_cache
 from ..quantity import bytes_text as size_of
 from ..quantity import parse_bytes, parse_seconds
 from .arguments import add_json

@@ -275,7 +275,7 @@ class Budget:
     @property
     def allowed_bytes(self) -> int:
         """The bytes that all lanes together may have now."""
-        left_bytes = self._total_bytes - self._aside_bytes
+        left_bytes = self.left_bytes
         return left_bytes if self._read_ahead is None else min(self._read_ahead.size_bytes, left_bytes)
 
     @property
@@ -297,6 +297,23 @@ class Budget:
                 return
             self._due[lane] = part
             woken = self._take_out_due() if lane == self._turn and self._refused else []
+        _wake(woken)
+
+    @property
+    def left_bytes(self) -> int:
+        """What is not set aside for something else than reading."""
+        return self._total_bytes - self._aside_bytes
+
+    def set_aside(self, size: int) -> None:
+        """Take ``size`` bytes for something else than reading, which the link does not decide on."""
+        with self._lock:
+            self._aside_bytes += size
+
+    def put_back(self, size: int) -> None:
+        """Return bytes that were set aside."""
+        with self._lock:
+            self._aside_bytes -= size
+            woken = self._those_that_fit()
         _wake(woken)
 
     def _room_bytes(self) -> int:
@@ -437,7 +454,7 @@ class Reservation:
         _wake(woken)
 
     def set_aside(self, size: int, most_share: float) -> bool:
-        """Take ``size`` bytes for something else than reading, which the link does not decide on.
+        """Take ``size`` bytes for something else than reading, if there is room; see ``Budget.set_aside``.
 
         Args:
             size: In bytes.
@@ -445,8 +462,8 @@ class Reservation:
         """
         budget = self._budget
         with budget._lock:
-            held_bytes = budget._aside_bytes + min(budget._taken_bytes, budget.allowed_bytes)
-            if size > most_share * self.most_bytes or held_bytes + size > budget._total_bytes:
+            held_bytes = min(budget._taken_bytes, budget.allowed_bytes)
+            if size > most_share * self.most_bytes or held_bytes + size > budget.left_bytes:
                 return False
             self.aside_bytes += size
             budget._aside_bytes += size
@@ -479,8 +496,8 @@ class Reservation:
         self.on_room = bool
         with self._budget._lock:
             self._budget._refused.pop(self, None)
-            self._budget._aside_bytes -= self.aside_bytes
-            self.aside_bytes = 0
+        aside_bytes, self.aside_bytes = self.aside_bytes, 0
+        self._budget.put_back(aside_bytes)
         self.free(self.taken_bytes, is_handed_on=False)
 
 

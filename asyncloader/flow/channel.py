@@ -235,6 +235,17 @@ class Channel(Generic[T]):
             self._give_up(waiting)
             raise
 
+    def send_nowait(self, item: T, cost: int = 1) -> None:
+        """Send ``item``, however full the channel is: for senders that something else bounds.
+
+        Raises:
+            ChannelClosed: The receiver has closed the channel.
+        """
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed
+            self._append(item, cost)
+
     def finish(self, error: BaseException | None = None) -> None:
         """End the stream from the sender's side, maybe with an error. Only the first call counts."""
         with self._lock:
@@ -330,17 +341,20 @@ class Channel(Generic[T]):
         with self._lock:
             if self._closed:
                 raise ChannelClosed
-            assert not self._finished, "sent after finish"
             if self._items and self._held + cost > self._capacity:
                 self._stand(self._senders, waiting, kind, cost)
                 return False
             if waiting:
                 self._leave(self._senders, waiting[0])
-            if (line := self._receivers) and (len(line) > 1 or not line[0].is_awake):
-                self._wake_receivers(len(self._items) + 1)
-            self._held += cost
-            self._items.append((item, cost))
+            self._append(item, cost)
         return True
+
+    def _append(self, item: T, cost: int) -> None:
+        assert not self._finished, "sent after finish"
+        if (line := self._receivers) and (len(line) > 1 or not line[0].is_awake):
+            self._wake_receivers(len(self._items) + 1)
+        self._held += cost
+        self._items.append((item, cost))
 
     def _has_room(self, cost: int, waiting: list[ThreadWaiter]) -> bool:
         with self._lock:

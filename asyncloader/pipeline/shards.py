@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..blocks import Block, Columns, Place, Rows, bytes_of
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
-from ..flow.budget import Reservation
+from ..flow.budget import Budget, Reservation
 from ..flow.channel import Channel, EndOfChannel, Producer
 from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
@@ -154,7 +154,8 @@ def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedSto
     if id(access) not in services.clients:
         stores: Any = Stores(engine.resources, access, services.network, services.traffic)
         if access.cache is not None:
-            made = engine.resources, engine.submit, services.network
+            budget = lane.budget if isinstance(lane.budget, Budget) else lane.budget.budget
+            made = engine.resources, engine.submit, services.network, budget
             stores = CachedStores(stores, access, access.cache, *made, shares=shares)
         services.clients[id(access)] = stores
     found: Stores | CachedStores = services.clients[id(access)]

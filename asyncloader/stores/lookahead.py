@@ -16,7 +16,6 @@ from itertools import islice
 from typing import TypeAlias
 
 from ..flow.budget import Reservation
-from ..flow.channel import Channel
 from ..types import Buffer, Layout, Planning, Span
 from .store import NO_END, Body, FileSpan
 
@@ -48,21 +47,31 @@ class ShardPart:
     """Bytes ``start`` to ``stop`` of a shard; the shard may end before.
 
     Attributes:
-        reserved: How much of the budget it holds.
-        chunks: Its bytes, as they arrive.
-        received_to: Offset behind the last byte that was put there.
+        reserved: How much of the budget it holds for bytes that were not passed on yet.
+        received_to: Offset behind the last byte that has come.
         ranged: Whether its server supports ranges. Otherwise it sends everything from the first byte on.
+        waiting: What has come before the bytes of earlier parts.
+        has_ended: Whether all of it has come, or there was an error.
+        error: None if all has come.
     """
 
     start: int
     stop: int
     reserved: int
-    chunks: Channel[Buffer | FileSpan]
     received_to: int = field(init=False)
     ranged: bool = True
+    waiting: list[Buffer | FileSpan] = field(default_factory=list)
+    has_ended: bool = False
+    error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.received_to = self.start
+
+    def hand_over(self, size: int) -> int:
+        """So many bytes are passed on; returns how much of the budget goes with them."""
+        size = min(size, self.reserved)
+        self.reserved -= size
+        return size
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +87,12 @@ class ShardRead:
         is_planning: Whether the plan is still to decide.
         is_asked: Whether a part was requested.
         total: The end of its parts: its length, or ``NO_END`` if the server does not state it.
+        parts: Those under way, and those that wait for the parts before them.
+        shown: What has come of what its plan has asked for.
+        sent: For each chunk that was sent and not yet received, how much of the budget it holds.
+        is_announced: Whether its channel was sent to the consumer.
+        has_ended: Whether all of it was sent, or there was an error.
+        error: None if all was sent.
     """
 
     url: str
@@ -92,6 +107,11 @@ class ShardRead:
     etag: str | None = None
     digests: Mapping[str, bytes] = field(default_factory=dict)
     parts: deque[ShardPart] = field(default_factory=deque)
+    shown: list[Buffer] = field(default_factory=list)
+    sent: deque[int] = field(default_factory=deque)
+    is_announced: bool = False
+    has_ended: bool = False
+    error: Exception | None = None
 
     @property
     def length(self) -> int | None:
@@ -116,8 +136,8 @@ class Lookahead:
         self._waiting = iter(shards)
         self._budget = budget
         self.window: deque[ShardRead] = deque()
-        #: Shards whose plan is to be started; the reader takes them from here.
-        self.to_plan: deque[ShardRead] = deque()
+        #: Shards that have come into the window; the reader takes them from here.
+        self.begun: deque[ShardRead] = deque()
 
     def next_part(self) -> tuple[ShardRead, ShardPart] | None:
         """The part to request now, if the budget has room for one.
@@ -130,9 +150,10 @@ class Lookahead:
         span = shard.spans[0]
         size = self._part_bytes(shard, span)
         reserved = size if shard.plan is None else max(size, _LEAST_PART_BYTES)
-        if not self._budget.take(reserved, is_needed=shard is self.window[0] and not shard.parts):
+        is_needed = shard is self.window[0] and not shard.parts and not shard.sent
+        if not self._budget.take(reserved, is_needed=is_needed):
             return None
-        part = ShardPart(span.start, span.start + size, reserved, Channel(size))
+        part = ShardPart(span.start, span.start + size, reserved)
         shard.spans.popleft()
         if part.stop < span.stop:
             shard.spans.appendleft(Span(part.stop, span.stop))
@@ -178,9 +199,7 @@ class Lookahead:
 
     def release(self, part: ShardPart, size: int) -> None:
         """``size`` bytes of ``part`` were passed on."""
-        size = min(size, part.reserved)
-        part.reserved -= size
-        self._budget.free(size)
+        self._budget.free(part.hand_over(size))
 
     def _ask(self, shard: ShardRead, spans: Iterable[Span]) -> None:
         total = NO_END if shard.total is None else shard.total
@@ -198,10 +217,12 @@ class Lookahead:
                     wanted = Span(wanted, NO_END)
                 if isinstance(wanted, Span):
                     shard = ShardRead(url, deque([wanted]), start=wanted.start, stop=wanted.stop)
-                    self.window.append(shard)
+                else:
+                    shard = ShardRead(url, plan=wanted, is_planning=True)
+                self.window.append(shard)
+                self.begun.append(shard)
+                if shard.wants_part:
                     return shard
-                self.window.append(ShardRead(url, plan=wanted, is_planning=True))
-                self.to_plan.append(self.window[-1])
                 break
             else:
                 break

@@ -7,8 +7,7 @@ bytes that plans need are read meanwhile, for the following shards.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Protocol
 
 from ..errors import StoreError
 from ..flow.budget import Reservation
-from ..flow.channel import Channel, EndOfChannel, call_in_loop
+from ..flow.channel import Channel, ChannelClosed, EndOfChannel, call_in_loop
 from ..flow.engine import Alarm, EngineStopped, Scope
 from ..observe.stopwatch import STORE, Stopwatch
 from ..observe.tracing import Flying, Traffic
@@ -25,37 +24,42 @@ from ..types import Answer, Buffer, Layout, Planning, Span
 from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
 from .pacing import Hedges
-from .store import BUFFER_BYTES, NO_END, Body, Buffers, FileSpan, Store, clip, closed_on_error, piece_bytes_of
+from .store import NO_END, Body, Buffers, FileSpan, Store, clip, closed_on_error, piece_bytes_of
 from .urls import origin_of, redact
-
-#: Between loop and decoder: a buffer to decode, and one that the loop sends meanwhile. With room for only
-#: one, the two would wake each other for each buffer.
-HANDOVER_BYTES = 2 * BUFFER_BYTES
 
 
 class ShardChunks(Channel[Buffer | FileSpan]):
-    """The bytes of one shard on their way to the decoder. It reads those itself that are in a local file.
+    """The bytes of one shard, from the requests on the loop to the decoder. It reads those in a local file.
 
     Args:
         shard: Which one. Its length, version, digests and layout are known with the first chunk.
-        capacity: How many bytes may wait here.
         buffers: Lends memory to the receiver, for all shards that it reads.
         waited: Called with the time that a thread had to wait for bytes.
+        received: Called after each chunk that was received, and when the receiver closes.
 
     Attributes:
         shard: As given.
         stopwatch: Of the thread that receives them.
+        is_cut: Whether the receiver has closed before it had received all of the shard.
     """
 
     def __init__(
-        self, shard: ShardRead, capacity: int, buffers: Buffers, waited: Callable[[float], object]
+        self,
+        shard: ShardRead,
+        buffers: Buffers,
+        waited: Callable[[float], object],
+        received: Callable[[], object],
     ) -> None:
-        super().__init__(capacity)
+        # The budget bounds what is sent. Bytes beyond it, of a server that ignores ranges, are sent one chunk
+        # at a time.
+        super().__init__(1)
         self.shard = shard
         self._buffers = buffers
         self._span: FileSpan | None = None
         self._waited = waited
+        self._received = received
         self.stopwatch = Stopwatch()
+        self.is_cut = False
 
     def receive(self, timeout_s: float | None = None) -> Buffer:
         """See ``Channel.receive``.
@@ -65,17 +69,26 @@ class ShardChunks(Channel[Buffer | FileSpan]):
         """
         while not self._span:
             received = self._receive(timeout_s)
+            self._received()
             if not isinstance(received, FileSpan):
                 return received
             self._span = received
         return self._span.read(self._buffers)  # copied from the page cache, without waiting
+
+    async def receive_async(self) -> Buffer | FileSpan:
+        """See ``Channel.receive_async``."""
+        received = await super().receive_async()
+        self._received()
+        return received
 
     def close(self) -> None:
         """See ``Channel.close``."""
         span, self._span = self._span, None
         if span is not None:
             span.close()
+        self.is_cut = self.is_cut or len(self) > 0 or not self._finished
         super().close()
+        self._received()
 
     def _receive(self, timeout_s: float | None) -> Buffer | FileSpan:
         if len(self):
@@ -89,7 +102,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
 
 @dataclass(eq=False, repr=False)
 class Fetch:
-    """Reads one part into its channel, by one request, or by two that race for the next byte.
+    """Reads one part, by one request, or by two that race for the next byte.
 
     Args:
         store: Where the bytes come from.
@@ -98,6 +111,7 @@ class Fetch:
         part: What to read.
         opened: Called with each answer before its first byte, and with whether it contains all that is wanted
             of the shard.
+        passes_on: Gets the bytes, in order and each once.
     """
 
     store: Store
@@ -105,6 +119,7 @@ class Fetch:
     shard: ShardRead
     part: ShardPart
     opened: Callable[[Body, bool], None]
+    passes_on: Callable[[Buffer | FileSpan], Awaitable[None]]
 
     def __post_init__(self) -> None:
         self._scope = Scope()
@@ -205,10 +220,10 @@ class Fetch:
         return True
 
     async def _hand_on(self, chunk: Buffer | FileSpan) -> None:
-        # Counted before it is sent: a request that takes over meanwhile must not read it again.
+        # Counted before it is passed on: a request that takes over meanwhile must not read it again.
         self.part.received_to += len(chunk)
         self._moved_s = self._clock()
-        await self.part.chunks.send_async(chunk, len(chunk))
+        await self.passes_on(chunk)
 
 
 def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
@@ -278,19 +293,21 @@ async def read_shards(
         StoreError: Also ends the channel of the shard it happened in.
         Exception: Likewise, what a plan raised.
     """
-    async with Scope() as scope:
-        loop = asyncio.get_running_loop()
-        reader = _ShardReader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
-        budget.on_room = partial(call_in_loop, loop, reader.on_room)
-        try:
+    scope = Scope()
+    reader = _ShardReader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
+    try:
+        async with scope:
             await reader.run(out)
-        finally:
-            budget.close()
-            reader.close()
+    finally:
+        budget.close()
+        reader.close()
 
 
 class _ShardReader:
-    """Requests what the lookahead decides, and passes the answers on in order."""
+    """Requests what the lookahead decides, and passes the answers on in order.
+
+    One task decides, whenever something has changed. The requests send their bytes themselves.
+    """
 
     def __init__(
         self, stores: StoresByUrl, lookahead: Lookahead, budget: Reservation, scope: Scope, traffic: Traffic
@@ -301,160 +318,74 @@ class _ShardReader:
         self._scope = scope
         self._traffic = traffic
         self._fetches: dict[ShardPart, Fetch] = {}
-        self._layouts: dict[ShardRead, Channel[Layout]] = {}
+        self._chunks: dict[ShardRead, ShardChunks] = {}
+        #: Ends once what the plan of a shard has asked for has come.
+        self._asked: dict[ShardRead, Channel[None]] = {}
         self._buffers = Buffers(piece_bytes_of(budget.most_bytes))
-        self._closed = False
-        self._has_more = asyncio.Event()
+        self._changed = asyncio.Event()
+        # From any thread.
+        self._notify = budget.on_room = partial(call_in_loop, asyncio.get_running_loop(), self._changed.set)
 
     async def run(self, out: Channel[ShardChunks]) -> None:
-        self.top_up()
-        while self._lookahead.window:
-            shard = self._lookahead.window[0]
-            chunks = ShardChunks(shard, HANDOVER_BYTES, self._buffers, self._budget.waited)
-            await out.send_async(chunks)
-            try:
-                if shard.plan is not None:
-                    await self._layouts.pop(shard).receive_async()
-                await self._hand_on(shard, chunks)
-            except Exception as error:
-                chunks.finish(error)
-                raise
-            except BaseException:
-                # Cancelled: another thread may be blocked on these chunks.
-                chunks.finish(EngineStopped())
-                raise
-            chunks.finish()
-            self._lookahead.window.popleft()
-            self.top_up()
+        try:
+            with closing(Alarm(self._changed.set)) as late:
+                while True:
+                    self._top_up()
+                    self._announce(out)
+                    if self._drop_received():
+                        continue
+                    if not self._lookahead.window:
+                        return
+                    self._hedge(late)
+                    await self._changed.wait()
+                    self._changed.clear()
+        except BaseException as error:
+            for shard, chunks in self._chunks.items():  # another thread may be waiting for one of them
+                shard.has_ended = True
+                chunks.finish(error if isinstance(error, Exception) else EngineStopped())
+            raise
 
     def close(self) -> None:
-        self._closed = True
-        for shard in self._lookahead.window:
-            for part in shard.parts:
-                part.chunks.close()  # drops its bytes, and so closes the files of spans
-
-    def top_up(self) -> None:
-        """Start every request that the budget allows."""
-        while not self._closed and (request := self._lookahead.next_part()) is not None:
-            shard, part = request
-            self._scope.start(partial(self._fetch, shard, part), part.chunks)
-            self._has_more.set()
-        while self._lookahead.to_plan:
-            shard = self._lookahead.to_plan.popleft()
-            layout = self._layouts[shard] = Channel[Layout](1)
-            self._scope.start(partial(self._plan, shard, layout), layout)
-
-    def on_room(self) -> None:
-        """There may be room now for a part that was refused."""
-        self._has_more.set()
-        self.top_up()
-
-    # --- what the consumer gets ---
-
-    async def _hand_on(self, shard: ShardRead, chunks: ShardChunks) -> None:
-        """Send the bytes of ``shard`` part by part, and free their budget as they are received."""
-        sent: deque[tuple[ShardPart, int]] = deque()
-        with closing(Alarm(partial(self._hedge, shard))) as late:
-            while (part := await self._next_part(shard)) is not None:
-                try:
-                    while True:
-                        chunk = await self._next_chunk(part, late)
-                        with closed_on_error(chunk):
-                            await chunks.send_async(chunk, len(chunk))
-                        sent.append((part, len(chunk)))
-                        del chunk
-                        # Bytes that wait to be received count; otherwise later lanes could hoard the budget.
-                        while len(sent) > len(chunks):
-                            self._lookahead.release(*sent.popleft())
-                        self.top_up()
-                except EndOfChannel:
-                    waiting = sum(size for of, size in sent if of is part)
-                    self._lookahead.release(part, max(part.reserved - waiting, 0))
-                    shard.parts.popleft()
-                    self.top_up()
-        for part, size in sent:
-            self._lookahead.release(part, size)
-
-    async def _next_part(self, shard: ShardRead) -> ShardPart | None:
-        """The first part of the shard's open spans; None if all of them were read."""
-        while not shard.parts:
-            if not shard.wants_part:
-                return None
-            # Other shards or other lanes hold the budget, and it is not this lane's turn.
-            await self._has_more.wait()
-            self._has_more.clear()
-            self.top_up()
-        return shard.parts[0]
-
-    async def _next_chunk(self, part: ShardPart, late: Alarm) -> Buffer | FileSpan:
-        """The next bytes of the part; if they are late, a second request is sent."""
-        if len(part.chunks) == 0 and (fetch := self._fetches.get(part)) and fetch.late_s is not None:
-            late.begin(fetch.late_s)
-        try:
-            return await part.chunks.receive_async()
-        finally:
-            late.end()
-
-    # --- what a plan gets ---
-
-    async def _plan(self, shard: ShardRead, decided: Channel[Layout]) -> None:
-        """Run the shard's plan: read the spans that it needs until it has decided what to read."""
-        assert shard.plan is not None
-        answer: Answer | None = None
-        # In a thread: a footer may have many megabytes, and the package that parses it takes long to import.
-        while not isinstance(asked := await asyncio.to_thread(_step, shard.plan, answer), Layout):
-            content = await self._bring(shard, asked)
-            if shard.length is None:
-                raise StoreError(
-                    "the server does not state the length of the shard, and its format is read from its end; "
-                    "serve it with Content-Length",
-                    shard=redact(shard.url),
-                )
-            answer = Answer(content, shard.length, shard.etag)
-        self._lookahead.planned(shard, asked)
-        decided.send(asked)
-        self.top_up()
-
-    async def _bring(self, shard: ShardRead, span: Span) -> bytes:
-        """The bytes of ``span``, up to the end of the shard."""
-        self._lookahead.ask(shard, span)
-        self.top_up()
-        pieces: list[Buffer] = []
-        with closing(Alarm(partial(self._hedge, shard))) as late:
-            while (part := await self._next_part(shard)) is not None:
-                try:
-                    while True:
-                        chunk = await self._next_chunk(part, late)
-                        assert not isinstance(chunk, FileSpan), "what has a plan is read in parts"
-                        pieces.append(chunk)
-                except EndOfChannel:
-                    self._lookahead.release(part, part.reserved)
-                    shard.parts.popleft()
-                    self.top_up()
-        return b"".join(pieces)
+        """Let go of the bytes: the frames of an error refer to this reader."""
+        self._chunks.clear()
+        self._lookahead.window.clear()
 
     # --- what is requested ---
 
-    def _hedge(self, shard: ShardRead) -> None:
-        fetch = self._fetches.get(shard.parts[0])
-        if fetch is not None and fetch.hedge():
-            self._traffic.mark("hedge", shard.url, offset=shard.parts[0].received_to)
+    def _top_up(self) -> None:
+        """Start every request that the budget allows."""
+        while (request := self._lookahead.next_part()) is not None:
+            self._scope.start(partial(self._fetch, *request))
+        while self._lookahead.begun:
+            shard = self._lookahead.begun.popleft()
+            self._chunks[shard] = ShardChunks(shard, self._buffers, self._budget.waited, self._notify)
+            if shard.plan is not None:
+                self._scope.start(partial(self._plan, shard, shard.plan))
 
     async def _fetch(self, shard: ShardRead, part: ShardPart) -> None:
-        store = await self._stores.of(shard.url)
-        hedges = self._stores.hedges_of(shard.url)
-        flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
-        fetch = Fetch(store, hedges, shard, part, partial(self._opened, shard, part, flying))
-        self._fetches[part] = fetch
-        began_s = monotonic()
-        is_whole = False
         try:
-            await fetch.run()
-            is_whole = True
-        finally:
-            del self._fetches[part]
-            flying.ended(part.received_to - part.start, is_whole=is_whole)
-        self._budget.received(origin_of(shard.url), part.received_to - part.start, monotonic() - began_s)
+            store = await self._stores.of(shard.url)
+            hedges = self._stores.hedges_of(shard.url)
+            flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
+            opened = partial(self._opened, shard, part, flying)
+            fetch = Fetch(store, hedges, shard, part, opened, partial(self._pass_on, shard, part))
+            self._fetches[part] = fetch
+            began_s = monotonic()
+            is_whole = False
+            try:
+                await fetch.run()
+                is_whole = True
+            finally:
+                del self._fetches[part]
+                flying.ended(part.received_to - part.start, is_whole=is_whole)
+            self._budget.received(origin_of(shard.url), part.received_to - part.start, monotonic() - began_s)
+        except ChannelClosed:
+            raise
+        except Exception as error:  # any error is passed to the consumer, after the bytes before it
+            part.error = error
+        part.has_ended = True
+        self._advance(shard)
+        self._changed.set()
 
     def _opened(self, shard: ShardRead, part: ShardPart, flying: Flying, body: Body, is_whole: bool) -> None:
         flying.answered()
@@ -469,7 +400,132 @@ class _ShardReader:
                 "serve it from a server that supports Range, or keep it on disk with cache_dir=",
                 shard=redact(shard.url),
             )
-        self.top_up()
+        self._changed.set()
+
+    def _hedge(self, late: Alarm) -> None:
+        """Send a second request for late bytes that the consumer or a plan waits for."""
+        window = self._lookahead.window
+        waits_s = []
+        for shard in window:
+            is_waited_for = shard.is_planning or (shard is window[0] and not shard.sent)
+            if not is_waited_for or not shard.parts or (fetch := self._fetches.get(shard.parts[0])) is None:
+                continue
+            late_s = fetch.late_s
+            if late_s:
+                waits_s.append(late_s)
+            elif late_s is not None and fetch.hedge():
+                self._traffic.mark("hedge", shard.url, offset=shard.parts[0].received_to)
+        late.end()
+        if waits_s:
+            late.begin(min(waits_s))
+
+    # --- what the consumer gets ---
+
+    def _announce(self, out: Channel[ShardChunks]) -> None:
+        """Send the channels of shards that follow those of which all bytes were sent."""
+        for shard in self._lookahead.window:
+            if not shard.is_announced:
+                shard.is_announced = True
+                out.send_nowait(self._chunks[shard])
+            if not shard.has_ended or shard.error is not None:
+                return
+
+    def _drop_received(self) -> bool:
+        """Free the budget of what was received of the first shard; returns whether there was any.
+
+        Bytes that wait to be received count; otherwise later lanes could hoard the budget.
+        """
+        if not self._lookahead.window:
+            return False
+        shard = self._lookahead.window[0]
+        chunks = self._chunks[shard]
+        if chunks.is_cut:
+            raise ChannelClosed
+        freed = len(shard.sent) - len(chunks)
+        for _ in range(freed):
+            self._budget.free(shard.sent.popleft())
+        if shard.sent or not shard.has_ended:
+            return freed > 0
+        if shard.error is not None:
+            raise shard.error
+        del self._chunks[shard]
+        self._lookahead.window.popleft()
+        return True
+
+    async def _pass_on(self, shard: ShardRead, part: ShardPart, chunk: Buffer | FileSpan) -> None:
+        if part.ranged or shard.is_planning:
+            part.waiting.append(chunk)
+            self._advance(shard)
+        else:
+            # No memory is reserved for the whole object: its next bytes wait until these are received.
+            await self._chunks[shard].send_async(chunk)
+            shard.sent.append(part.hand_over(len(chunk)))
+
+    def _advance(self, shard: ShardRead) -> None:
+        """Pass on what has come of the parts whose turn it is; end the shard after the last one."""
+        while shard.parts and not shard.has_ended:
+            part = shard.parts[0]
+            for chunk in part.waiting:
+                if shard.is_planning:
+                    assert not isinstance(chunk, FileSpan), "what has a plan is read in parts"
+                    shard.shown.append(chunk)
+                else:
+                    self._chunks[shard].send_nowait(chunk)
+                    shard.sent.append(part.hand_over(len(chunk)))
+            part.waiting.clear()
+            if not part.has_ended:
+                return
+            if part.error is not None:
+                self._end(shard, part.error)
+                return
+            self._lookahead.release(part, part.reserved)
+            shard.parts.popleft()
+        if not shard.wants_part and not shard.has_ended:
+            self._end(shard)
+
+    def _end(self, shard: ShardRead, error: Exception | None = None) -> None:
+        """All that was asked for has come, or there was an error."""
+        if (asked := self._asked.pop(shard, None)) is not None:
+            asked.finish(error)
+            return
+        shard.error, shard.has_ended = error, True
+        shard.spans.clear()
+        self._chunks[shard].finish(error)
+
+    # --- what a plan gets ---
+
+    async def _plan(self, shard: ShardRead, plan: Planning) -> None:
+        """Run the shard's plan: read the spans that it needs until it has decided what to read."""
+        answer: Answer | None = None
+        try:
+            # In a thread: a footer may have many megabytes, and the package that parses it takes long to
+            # import.
+            while not isinstance(asked := await asyncio.to_thread(_step, plan, answer), Layout):
+                content = await self._bring(shard, asked)
+                if shard.length is None:
+                    raise StoreError(
+                        "the server does not state the length of the shard, and its format is read from its "
+                        "end; serve it with Content-Length",
+                        shard=redact(shard.url),
+                    )
+                answer = Answer(content, shard.length, shard.etag)
+        except Exception as error:  # any error is passed to the consumer
+            self._end(shard, error)
+        else:
+            self._lookahead.planned(shard, asked)
+        self._advance(shard)
+        self._changed.set()
+
+    async def _bring(self, shard: ShardRead, span: Span) -> bytes:
+        """The bytes of ``span``, up to the end of the shard."""
+        asked = self._asked[shard] = Channel[None](1)
+        self._lookahead.ask(shard, span)
+        self._advance(shard)
+        self._changed.set()
+        with suppress(EndOfChannel):
+            await asked.receive_async()
+        shown, shard.shown = shard.shown, []
+        return b"".join(shown)
 
 
 def _step(plan: Planning, answer: Answer | None) -> Span | Layout:

@@ -17,7 +17,7 @@ from typing import Any
 
 from asyncloader.cache.fetch import Cache
 from asyncloader.cache.store import CachedStore
-from asyncloader.flow.budget import claim_alone
+from asyncloader.flow.budget import Budget, claim_alone
 from asyncloader.flow.channel import Channel, EndOfChannel
 from asyncloader.flow.engine import Engine
 from asyncloader.stores.http.client import HttpStore
@@ -64,7 +64,7 @@ class Epoch:
                 http: Store = await resources.enter_async_context(HttpStore.open())
                 if self._digests is not None:
                     http = _Promising(http, self._digests)
-                opened = Cache.open(self._setting, self.engine.submit, self._network)
+                opened = Cache.open(self._setting, self.engine.submit, self._network, Budget(128 << 20, [0]))
                 cache = await resources.enter_async_context(opened)
                 self._store = CachedStore(http, cache, {})
         return self._store

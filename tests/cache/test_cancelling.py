@@ -11,6 +11,7 @@ from typing import Any
 from asyncloader import testing
 from asyncloader.cache.fetch import Cache
 from asyncloader.cache.store import CachedStore
+from asyncloader.flow.budget import Budget
 from asyncloader.flow.engine import EngineStopped, Scope
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.store import NetworkPolicy
@@ -40,7 +41,7 @@ async def read_all(store: CachedStore, url: str) -> bytes:
 
 async def test_reading_can_be_cancelled_at_every_await(serve: Serve, new_run: Any, kept: Any) -> None:
     server, setting = serve({"x": CONTENT}), new_run()
-    url = server.url_of("x")
+    url, budget = server.url_of("x"), Budget(128 << 20, [0])
     await asyncio.to_thread(int)  # the loop's first thread
     steps = finished = 0
     async with HttpStore.open() as http:
@@ -49,7 +50,7 @@ async def test_reading_can_be_cancelled_at_every_await(serve: Serve, new_run: An
             while finished < 2:
                 with suppress(_End, EngineStopped):
                     scope = Scope()  # left before the cache, as an engine's is
-                    async with Cache.open(setting, scope.start, NetworkPolicy()) as cache, scope:
+                    async with Cache.open(setting, scope.start, NetworkPolicy(), budget) as cache, scope:
                         reading = asyncio.create_task(read_all(CachedStore(http, cache, {}), url))
                         for _ in range(steps):
                             await asyncio.sleep(0.0002)

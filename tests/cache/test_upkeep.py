@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from asyncloader import testing
 from asyncloader.cache.folder import ABANDONED, FILLING, CacheFolder, identity_of
-from asyncloader.cache.locks import claim, withdraw
-from asyncloader.cache.upkeep import CacheFile, choose_old, list_cache, prune_cache
+from asyncloader.cache.locks import CacheFile, claim, withdraw
+from asyncloader.cache.upkeep import choose_old, list_cache, prune_cache
 
 from .epochs import read_epoch
 from .test_damage import Serve

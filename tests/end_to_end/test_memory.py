@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 import asyncloader as al
+from asyncloader import testing
 from asyncloader.plan.topology import Topology
 
 MiB = 1 << 20
@@ -65,6 +66,34 @@ def test_many_lanes_share_what_one_may_have(tmp_path: Path) -> None:
     assert keys == expected
     assert len(set(keys)) == LANES * SAMPLES
     assert peak_bytes < 64 * MiB
+
+
+def test_downloads_to_a_disk_cache_count_against_the_limit(tmp_path: Path) -> None:
+    """Of shards that stall after two requests, no more is requested in others than the limit allows."""
+    limit_bytes, answered, lanes = 16 * MiB, 2, 8
+    (tmp_path / "shards").mkdir()
+    write_shards(tmp_path / "shards", 1, samples=150)
+    content = (tmp_path / "shards" / "000.tar").read_bytes()
+    objects = {f"{number}.tar": content for number in range(lanes)}
+    stalls = [testing.Stall(0, 60.0, key=key, after=answered) for key in objects]
+    with testing.serve(objects, stalls) as server:
+        urls = [server.url_of(key) for key in objects]
+        dataset = al.from_urls(urls, index=None, cache_dir=tmp_path / "cache")
+        loader = al.DataLoader(
+            dataset, 1, collate_fn=list, lanes=lanes, memory_limit=limit_bytes, timeout=2.0
+        )
+        batches = iter(loader)
+        with pytest.raises(TimeoutError):
+            while True:
+                next(batches)
+        requested: dict[str, list[int]] = {}
+        for request in server.requests:
+            first, last = map(int, request.range.removeprefix("bytes=").split("-"))
+            requested.setdefault(request.path, []).append(last + 1 - first)
+        loader.close()
+    stalled = [sum(sizes[answered:]) for sizes in requested.values()]
+    assert len(stalled) > 1
+    assert 0 < sum(stalled) <= limit_bytes
 
 
 def test_the_lanes_of_a_worker_come_through_with_little(tmp_path: Path) -> None:

@@ -168,8 +168,9 @@ class PlannedPlay(Play):
 
     def top_up(self) -> None:
         super().top_up()
-        while self.rule.to_plan:
-            self._step(self.rule.to_plan.popleft())
+        while self.rule.begun:
+            if (shard := self.rule.begun.popleft()).is_planning:
+                self._step(shard)
 
     def answer(self, index: int) -> None:
         shard, _ = self.unanswered[index]
