@@ -6,7 +6,7 @@ import hashlib
 import threading
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
@@ -123,7 +123,7 @@ def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -
         with closing(blocks):
             yield from blocks
         return
-    producer = Producer(lambda: _costs_of(blocks), _AHEAD_BYTES, on_close=wake, name="asyncloader-decoder")
+    producer = Producer(lambda: blocks, _AHEAD_BYTES, wake, "asyncloader-decoder", _held_bytes)
     with closing(claim), closing(producer):
         producer.start()
         while True:
@@ -134,12 +134,9 @@ def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -
             yield made.pop()  # which is not held here meanwhile
 
 
-def _costs_of(blocks: Blocks) -> Generator[tuple[Block, int], None, None]:
-    """Each block with the bytes that it holds."""
-    with closing(blocks):
-        for block in blocks:
-            yield block, bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
-            del block
+def _held_bytes(block: Block) -> int:
+    """The bytes that a block holds."""
+    return bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
 
 
 def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
