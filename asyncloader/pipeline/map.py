@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..blocks import Block, Column, Columns, PickedTrail, Ragged, Rows, array_of, column_of, columns_of
 from ..flow.channel import Channel, EndOfChannel
-from ..flow.engine import MakeContext, Scope
+from ..flow.engine import Engine, MakeContext, Scope
 from ..flow.threads import Threads
 from ..quantity import as_counts
 from ..types import Position
@@ -41,6 +41,11 @@ R = TypeVar("R", covariant=True)
 
 class _CallsInProgress(Protocol[P, R]):
     """Calls for pieces of a stream that are in progress; results are taken in the order of the pieces."""
+
+    @property
+    def took_s(self) -> float | None:
+        """How long the call took whose result was taken last; None where calls run side by side."""
+        ...
 
     @property
     def is_first_done(self) -> bool:
@@ -97,16 +102,22 @@ class _InPlace(Generic[P, R]):
     """Makes each call on the thread that takes its result, when it is taken."""
 
     is_first_done = True
+    took_s: float | None = None
 
-    def __init__(self, call: Callable[[P], R]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[[P], R], engine: Engine) -> None:
+        self._call, self._engine = call, engine
         self._pieces: deque[P] = deque()
 
     def submit(self, piece: P) -> None:
         self._pieces.append(piece)
 
     def take(self) -> R:
-        return self._call(self._pieces.popleft())
+        self._engine.check()  # a closed pass does not make the next call
+        began_s = perf_counter()
+        try:
+            return self._call(self._pieces.popleft())
+        finally:
+            self.took_s = perf_counter() - began_s
 
     def close(self) -> None:
         self._pieces.clear()
@@ -114,6 +125,8 @@ class _InPlace(Generic[P, R]):
 
 class _OnThreads(Generic[P, R]):
     """Makes the calls on threads, which helps with functions that release the GIL."""
+
+    took_s = None
 
     def __init__(self, call: Callable[[P], R], concurrency: int, name: str, what: str, lane: Lane) -> None:
         self._call = partial(lane.stopwatch.call, what)
@@ -161,7 +174,7 @@ class _OneByOne(Op):
         with closing(calls), closing(upstream(start, lane.for_columns(False))) as blocks:
             pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
             for applied in in_order(pieces, calls, size, self.concurrency, window):
-                size.measure(applied.made.rows(), applied.took_s)
+                size.measure(applied.made.rows(), calls.took_s)
                 yield from applied.pass_on(attempts, during)
                 del applied  # before the next one is made
 
@@ -180,7 +193,7 @@ class Map(_OneByOne):
     def _open_calls(self, lane: Lane) -> tuple[_CallsInProgress[Block, Applied], int, int]:
         fn = with_context(self.fn, self.context, lane)
         if self.concurrency == 1 or lane.singly:
-            return _InPlace(partial(self._apply_here, fn, lane)), PIECE_SAMPLES, 0
+            return _InPlace(partial(self._apply, fn, lane), lane.services.engine), PIECE_SAMPLES, 0
 
         def call(sample: Any) -> Any:
             lane.services.engine.check()  # so that closing the pass waits for one call, not for a piece
@@ -189,13 +202,6 @@ class Map(_OneByOne):
         apply_piece = partial(self._apply, call, lane)
         threads = _OnThreads(apply_piece, self.concurrency, "asyncloader-map", shown(self), lane)
         return threads, _THREAD_PIECE_SAMPLES, _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
-
-    def _apply_here(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
-        lane.services.engine.check()
-        began_s = perf_counter()
-        applied = self._apply(fn, lane, block)
-        applied.took_s = perf_counter() - began_s
-        return applied
 
     def _apply(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
         if lane.skips is not None:
@@ -239,6 +245,8 @@ class _OnLoop:
         lane: As the operator was given it.
         what: The operator, for messages.
     """
+
+    took_s = None
 
     def __init__(
         self, fn: Callable[..., Coroutine[Any, Any, Any]], concurrency: int, most: int, lane: Lane, what: str
@@ -362,7 +370,7 @@ class MapBatches(Op):
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
         apply_chunk, window = partial(self._apply_chunk, lane), _WINDOW * self.concurrency
-        calls: _CallsInProgress[Pool, tuple[Pool, Columns]] = _InPlace(apply_chunk)
+        calls: _CallsInProgress[Pool, tuple[Pool, Columns]] = _InPlace(apply_chunk, lane.services.engine)
         if self.concurrency > 1 and not lane.singly:
             calls = _OnThreads(apply_chunk, self.concurrency, "asyncloader-map-batches", shown(self), lane)
         with closing(calls), closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
