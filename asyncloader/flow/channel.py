@@ -459,43 +459,39 @@ class Producer(Generic[T]):
     """The receiving end of a generator that runs ahead on a thread of its own.
 
     Args:
-        generate: Called in the thread; yields pairs of an item and its cost.
+        generate: Called in the thread; makes the generator of the items.
         capacity: Bound on the total cost of the items made and not yet received, including the one being
             made; one is always accepted.
         on_close: Called first when the receiver closes, to wake the generator if it waits.
         name: Of the thread.
+        cost_of: The cost of an item; by default each costs 1.
         on_wait: Called in the thread before it waits for the receiver, if it has to.
     """
 
     def __init__(
         self,
-        generate: Callable[[], Generator[tuple[T, int], None, None]],
+        generate: Callable[[], Generator[T, None, None]],
         capacity: int,
         on_close: Callable[[], None],
         name: str,
+        cost_of: Callable[[T], int] | None = None,
         on_wait: Callable[[], object] | None = None,
     ) -> None:
         self._channel = Channel[T](capacity)
+        #: See ``Receiver``.
+        self.receive, self.receive_async = self._channel.receive, self._channel.receive_async
         self._on_close = on_close
         self._closed = False
         self._starter: threading.Thread | None = None
         # A daemon, since the interpreter joins other threads before any finalizer could end this one.
         self._thread = threading.Thread(
-            target=_produce, args=(generate, self._channel, on_wait), name=name, daemon=True
+            target=_produce, args=(generate, self._channel, cost_of, on_wait), name=name, daemon=True
         )
 
     def start(self) -> None:
         """Start the thread; the calling thread owns it."""
         self._starter = threading.current_thread()
         self._thread.start()
-
-    def receive(self, timeout_s: float | None = None) -> T:
-        """See ``Receiver``."""
-        return self._channel.receive(timeout_s)
-
-    async def receive_async(self) -> T:
-        """See ``Receiver``."""
-        return await self._channel.receive_async()
 
     def close(self) -> None:
         """Stop the generator and join the thread, under a deadline. Idempotent.
@@ -545,14 +541,16 @@ class Producer(Generic[T]):
 
 
 def _produce(
-    generate: Callable[[], Generator[tuple[T, int], None, None]],
+    generate: Callable[[], Generator[T, None, None]],
     channel: Channel[T],
+    cost_of: Callable[[T], int] | None,
     on_wait: Callable[[], object] | None,
 ) -> None:
     # The thread refers to the channel only, never to the Producer, which can then be collected.
     try:
         with closing(generate()) as items:
-            for item, cost in items:
+            for item in items:
+                cost = 1 if cost_of is None else cost_of(item)
                 channel.send(item, cost, on_wait)
                 del item
                 # Before the next one is made, which is expected to cost as much: it would be held in

@@ -428,8 +428,8 @@ class _Settled:
         if self._left_out is not None:
             warnings.warn(self._left_out, stacklevel=users_level())
 
-    def batches(self) -> Generator[tuple[tuple[Any, Note], int], None, None]:
-        """Each batch when all ranks have agreed on its step, with its cost."""
+    def batches(self) -> Generator[tuple[Any, Note], None, None]:
+        """Each batch when all ranks have agreed on its step."""
         is_dry = False
         # What is known of the shards, wherever they lie: ranks deal them alike only by the same.
         self._agreement.check_plan(self._options.digest({"urls_sha256", "places_sha256"}.__contains__))
@@ -455,7 +455,7 @@ class _Settled:
             if made and made[0][1].position is not None:
                 self._cursor.move(made[0][1].lane, made[0][1].position)
             # A copy: the consumer may pop fields from it.
-            yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING), 1
+            yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING)
 
     def _compare(self, notes: list[Note]) -> None:
         """Check that the other processes of this rank have the same batch, by where it ends."""

@@ -8,10 +8,9 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import islice
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +21,7 @@ from ..flow.process import keep_freed_pages, share_arenas
 from ..observe.audit import LeftSamples, Recording
 from ..observe.statistics import Meter
 from ..observe.stopwatch import IDLE
-from ..pipeline.stream import LanesJob, Note, read_lanes
+from ..pipeline.stream import Collated, LanesJob, Note, read_lanes
 from ..plan.lanes import Cursor
 from ..plan.topology import BATCHES_AHEAD, share_memory
 from .fleet import NoteSink
@@ -392,15 +391,18 @@ def stream_in_thread(
     stack.callback(counters.spend_rest, stopwatch)  # when all has ended
     engine = stack.enter_context(Engine())
 
-    def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
+    def generate() -> Collated:
         stopwatch.move_here()
-        with closing(read_lanes(job, engine, stopwatch)) as items:
-            while made := list(islice(items, 1)):
-                size_bytes = max(made[0][1].size_bytes, least)
-                yield made.pop(), size_bytes  # this frame does not hold the batch while it waits
+        return read_lanes(job, engine, stopwatch)
 
-    idle = partial(stopwatch.enter, IDLE)
-    producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches", on_wait=idle)
+    producer = Producer(
+        generate,
+        batch_bytes,
+        on_close=engine.stop,
+        name="asyncloader-batches",
+        cost_of=lambda made: max(made[1].size_bytes, least),
+        on_wait=partial(stopwatch.enter, IDLE),
+    )
     stack.callback(producer.close)
     producer.start()
     return LanesInThread(producer, notes)

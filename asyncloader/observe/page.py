@@ -99,6 +99,4 @@ def _tiles(run: Mapping[str, Any]) -> dict[str, str]:
         tiles["to the first batch"] = seconds_text(counts["first_batch_s"])
     if latency["p95_s"] is not None:
         tiles["store, 95 of 100 faster"] = seconds_text(latency["p95_s"])
-    tiles["in all"] = seconds_text(max(counts["elapsed_s"], 1e-9))
-    tiles["retries"] = f"{counts['network']['retries']:,}"
-    return dict(list(tiles.items())[:6])
+    return tiles

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..blocks import Block, Column, Columns, Ragged, Rows, array_of, column_of, columns_of
 from ..flow.channel import Channel, EndOfChannel
-from ..flow.engine import MakeContext, Scope
+from ..flow.engine import Engine, MakeContext, Scope
 from ..flow.threads import Threads
 from ..quantity import as_counts
 from ..types import Position
@@ -43,6 +43,11 @@ class _CallsInProgress(Protocol[P, R]):
     """Calls for pieces of a stream that are in progress; results are taken in the order of the pieces."""
 
     @property
+    def took_s(self) -> float | None:
+        """How long the call took whose result was taken last; None where calls run side by side."""
+        ...
+
+    @property
     def is_first_done(self) -> bool:
         """Whether ``take`` would return at once."""
         ...
@@ -50,6 +55,8 @@ class _CallsInProgress(Protocol[P, R]):
     def submit(self, piece: P) -> None: ...
 
     def take(self) -> R: ...
+
+    def close(self) -> None: ...
 
 
 def in_order(
@@ -95,20 +102,31 @@ class _InPlace(Generic[P, R]):
     """Makes each call on the thread that takes its result, when it is taken."""
 
     is_first_done = True
+    took_s: float | None = None
 
-    def __init__(self, call: Callable[[P], R]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[[P], R], engine: Engine) -> None:
+        self._call, self._engine = call, engine
         self._pieces: deque[P] = deque()
 
     def submit(self, piece: P) -> None:
         self._pieces.append(piece)
 
     def take(self) -> R:
-        return self._call(self._pieces.popleft())
+        self._engine.check()  # a closed pass does not make the next call
+        began_s = perf_counter()
+        try:
+            return self._call(self._pieces.popleft())
+        finally:
+            self.took_s = perf_counter() - began_s
+
+    def close(self) -> None:
+        self._pieces.clear()
 
 
 class _OnThreads(Generic[P, R]):
     """Makes the calls on threads, which helps with functions that release the GIL."""
+
+    took_s = None
 
     def __init__(self, call: Callable[[P], R], concurrency: int, name: str, what: str, lane: Lane) -> None:
         self._call = partial(lane.stopwatch.call, what)
@@ -149,24 +167,20 @@ class _OneByOne(Op):
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
 
-    def _pass_on(
-        self,
-        upstream: Opener,
-        start: Position,
-        lane: Lane,
-        calls: _CallsInProgress[Block, Applied],
-        most: int,
-        window: int,
-    ) -> Blocks:
-        """The results of the calls, in pieces of at most ``most`` samples."""
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         attempts, during = lane.attempts(start), shown(self)
+        calls, most, window = self._open_calls(lane)
         size = AdaptiveSize(most, lane.services.made_bytes)
-        with closing(upstream(start, lane.for_columns(False))) as blocks:
+        with closing(calls), closing(upstream(start, lane.for_columns(False))) as blocks:
             pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
             for applied in in_order(pieces, calls, size, self.concurrency, window):
-                size.measure(applied.made.rows(), applied.took_s)
+                size.measure(applied.made.rows(), calls.took_s)
                 yield from applied.pass_on(attempts, during)
                 del applied  # before the next one is made
+
+    def _open_calls(self, lane: Lane) -> tuple[_CallsInProgress[Block, Applied], int, int]:
+        """What makes the calls, the most samples of a piece, and how many samples may be in progress."""
+        raise NotImplementedError
 
 
 class Map(_OneByOne):
@@ -176,12 +190,10 @@ class Map(_OneByOne):
     NumPy, I/O).
     """
 
-    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+    def _open_calls(self, lane: Lane) -> tuple[_CallsInProgress[Block, Applied], int, int]:
         fn = with_context(self.fn, self.context, lane)
         if self.concurrency == 1 or lane.singly:
-            here = _InPlace(partial(self._apply_here, fn, lane))
-            yield from self._pass_on(upstream, start, lane, here, PIECE_SAMPLES, 0)
-            return
+            return _InPlace(partial(self._apply, fn, lane), lane.services.engine), PIECE_SAMPLES, 0
 
         def call(sample: Any) -> Any:
             lane.services.engine.check()  # so that closing the pass waits for one call, not for a piece
@@ -189,16 +201,7 @@ class Map(_OneByOne):
 
         apply_piece = partial(self._apply, call, lane)
         threads = _OnThreads(apply_piece, self.concurrency, "asyncloader-map", shown(self), lane)
-        window = _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
-        with closing(threads):
-            yield from self._pass_on(upstream, start, lane, threads, _THREAD_PIECE_SAMPLES, window)
-
-    def _apply_here(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
-        lane.services.engine.check()
-        began_s = perf_counter()
-        applied = self._apply(fn, lane, block)
-        applied.took_s = perf_counter() - began_s
-        return applied
+        return threads, _THREAD_PIECE_SAMPLES, _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
 
     def _apply(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
         if lane.skips is not None:
@@ -222,12 +225,11 @@ class AsyncMap(_OneByOne):
     The loop runs also while the consumer computes.
     """
 
-    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+    def _open_calls(self, lane: Lane) -> tuple[_CallsInProgress[Block, Applied], int, int]:
         window = 0 if lane.singly else _WINDOW * self.concurrency
         most = min(self.concurrency, PIECE_SAMPLES)
         fn = with_context(self.fn, self.context, lane)
-        with closing(_OnLoop(fn, self.concurrency, window + most, lane, shown(self))) as loop:
-            yield from self._pass_on(upstream, start, lane, loop, most, window)
+        return _OnLoop(fn, self.concurrency, window + most, lane, shown(self)), most, window
 
 
 class _OnLoop:
@@ -243,6 +245,8 @@ class _OnLoop:
         lane: As the operator was given it.
         what: The operator, for messages.
     """
+
+    took_s = None
 
     def __init__(
         self, fn: Callable[..., Coroutine[Any, Any, Any]], concurrency: int, most: int, lane: Lane, what: str
@@ -366,14 +370,10 @@ class MapBatches(Op):
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
         apply_chunk, window = partial(self._apply_chunk, lane), _WINDOW * self.concurrency
-        calls: _CallsInProgress[Pool, tuple[Pool, Columns]] = _InPlace(apply_chunk)
-        with ExitStack() as stack:
-            if self.concurrency > 1 and not lane.singly:
-                threads = _OnThreads(
-                    apply_chunk, self.concurrency, "asyncloader-map-batches", shown(self), lane
-                )
-                calls = stack.enter_context(closing(threads))
-            chunks = stack.enter_context(closing(open_chunks(upstream, start, self.batch_size, lane)))
+        calls: _CallsInProgress[Pool, tuple[Pool, Columns]] = _InPlace(apply_chunk, lane.services.engine)
+        if self.concurrency > 1 and not lane.singly:
+            calls = _OnThreads(apply_chunk, self.concurrency, "asyncloader-map-batches", shown(self), lane)
+        with closing(calls), closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
             for chunk, made in in_order(chunks, calls, size, self.concurrency, window, lambda _: 1):
                 size.measure([dict(made.fields)])
                 yield from pass_on(chunk, made)

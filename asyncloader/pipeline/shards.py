@@ -6,9 +6,9 @@ import hashlib
 import threading
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -62,11 +62,11 @@ def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], clos
     yield from decoder.finish()
 
 
-def up_to(stop: int | None, blocks: Blocks) -> Blocks:
+def up_to(stop: int, blocks: Blocks) -> Blocks:
     """The blocks up to a sample of their shard; closes ``blocks`` there."""
     with closing(blocks):
         for block in blocks:
-            if stop is None or block.trail.place(len(block) - 1).sample < stop - 1:
+            if block.trail.place(len(block) - 1).sample < stop - 1:
                 yield block
                 continue
             wanted = bisect_left(range(len(block)), stop, key=lambda index: block.trail.place(index).sample)
@@ -75,13 +75,12 @@ def up_to(stop: int | None, blocks: Blocks) -> Blocks:
             return
 
 
-def with_url(block: Block, url: str) -> Block:
+def add_url(block: Block, url: str) -> None:
     """Add the shard's URL to samples that have a key; other JSON objects stay as the user wrote them."""
     if isinstance(block, Rows):  # columns have no keys
         for sample in block.samples:  # check each: where a block ends depends on how the bytes came
             if "__key__" in sample:
                 sample["__url__"] = url
-    return block
 
 
 @dataclass(slots=True)
@@ -123,7 +122,7 @@ def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -
         with closing(blocks):
             yield from blocks
         return
-    producer = Producer(lambda: _costs_of(blocks), _AHEAD_BYTES, on_close=wake, name="asyncloader-decoder")
+    producer = Producer(lambda: blocks, _AHEAD_BYTES, wake, "asyncloader-decoder", _held_bytes)
     with closing(claim), closing(producer):
         producer.start()
         while True:
@@ -134,12 +133,9 @@ def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -
             yield made.pop()  # which is not held here meanwhile
 
 
-def _costs_of(blocks: Blocks) -> Generator[tuple[Block, int], None, None]:
-    """Each block with the bytes that it holds."""
-    with closing(blocks):
-        for block in blocks:
-            yield block, bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
-            del block
+def _held_bytes(block: Block) -> int:
+    """The bytes that a block holds."""
+    return bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
 
 
 def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
@@ -286,7 +282,8 @@ class Shards:
         while first < len(mine):
             reading = PieceReading(attempts, first)
             try:
-                yield from self._read(mine, inside, lane, reading)
+                with self._reading(mine, inside, lane, reading) as blocks:
+                    yield from blocks
                 return
             except (FormatError, StoreError) as error:
                 if attempts is None:
@@ -302,9 +299,13 @@ class Shards:
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces. If an index has their offsets, no byte after them is requested."""
-        return self._read(pieces, {}, lane, PieceReading(None, 0))
+        with self._reading(pieces, {}, lane, PieceReading(None, 0)) as blocks:
+            yield from blocks
 
-    def _read(self, mine: Pieces, inside: Mapping[str, Any], lane: Lane, reading: PieceReading) -> Blocks:
+    @contextmanager
+    def _reading(
+        self, mine: Pieces, inside: Mapping[str, Any], lane: Lane, reading: PieceReading
+    ) -> Iterator[Iterable[Block]]:
         """The samples from the piece on that ``reading`` is at, up to the first that cannot be read."""
         first = reading.nth
         if self._cut(mine[first], inside) is None:
@@ -318,6 +319,7 @@ class Shards:
                 yield nth, mine[nth].shard, cut
 
         if first >= len(mine):
+            yield ()
             return
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
         stores = stores_of(self.access, lane, shares=self.is_indexed)
@@ -339,7 +341,7 @@ class Shards:
         else:
             blocks = self._blocks_of(cuts(), out, lane, reading)
         with closing(out), closing(blocks):
-            yield from blocks
+            yield blocks
 
     def _blocks_of(
         self,
@@ -533,8 +535,11 @@ class Shards:
         open_decoder = partial(self._open_decoder, shard, cut, chunks, lane.columns, passes)
         close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
         try:
-            for block in up_to(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
-                yield check.count(with_url(block, url))
+            blocks = decoded(open_decoder, check.watch(chunks), close)
+            for block in blocks if cut.stop is None else up_to(cut.stop, blocks):
+                check.count(block)
+                add_url(block, url)
+                yield block
             check.finish()
             if check.is_empty_unpromised:
                 lane.services.empty_shards.append(url)

@@ -217,7 +217,6 @@ class Applied:
         failure: The error of the sample after the last that was tried, if errors are raised.
         failed: The samples that failed, by index, with their errors, if errors are skipped.
         picked: Which of those that did not fail are passed on; None for all.
-        took_s: How long the calls took, if they were made one after another.
     """
 
     given: Block
@@ -226,7 +225,6 @@ class Applied:
     failure: Exception | None = None
     failed: Sequence[tuple[int, Exception]] = ()
     picked: Sequence[int] | None = None
-    took_s: float | None = None
 
     def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: the samples before it are good, and may complete a batch."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from ..blocks import Origins, bytes_of
+from ..blocks import Block, Origins, bytes_of
 from ..blocks.memory import borrowing
 from ..collate.default import collate_block, takes_columns
 from ..errors import add_note
@@ -26,7 +25,7 @@ from ..plan.lanes import Cursor, Rotation, Row
 from ..plan.topology import Topology, World, share_with_operators
 from ..stores.urls import redact
 from ..types import Position
-from .batching import Batch, Batching, Single
+from .batching import Batches, Batching, Single
 from .calls import UserCodeErrors
 from .components import Stages, counted_names
 from .lane import Lane, Services, Shortfall
@@ -142,19 +141,20 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
     budget, lanes = _lanes_of(job, engine, stopwatch)
     services = lanes[0].services  # they share them
     network, shortfalls, empty_shards = services.network, services.shortfalls, services.empty_shards
-    skips = {lane.topology.lane: lane.skips for lane in lanes}
-    leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
     reported = NetworkCounts()
     rotation = Rotation(job.cursor())
     with ExitStack() as stack:
         streams = {
-            number: stack.enter_context(closing(_lane_batches(job, lane, row.position)))
+            number: (lane, job.batching.open(job.stages.open, row.position, lane))
             for lane, (number, row) in zip(lanes, job.turns, strict=True)
         }
-        for lane in rotation:
+        for _, batches in streams.values():
+            stack.enter_context(closing(batches))
+        for number in rotation:
+            lane, batches = streams[number]
             stopwatch.enter(BATCHING)
-            budget.pass_turn(lane)
-            made = [next(streams[lane], (None, Note(lane, None)))]
+            budget.pass_turn(number)
+            made = [_next_batch(job, lane, batches)]
             note = made[0][1]
             if network != reported:
                 news = network.since(reported)
@@ -163,11 +163,10 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
             if empty_shards:
                 note = note._replace(empty_shards=tuple(empty_shards))
                 empty_shards.clear()
-            skipped = skips[lane]
-            if skipped is not None and skipped.count:
-                note = note._replace(skipped=(skipped.count, skipped.last))
-            if (left_out := leaves_out[lane]) is not None and left_out:
-                note = note._replace(left_out=left_out.take())
+            if lane.skips is not None and lane.skips.count:
+                note = note._replace(skipped=(lane.skips.count, lane.skips.last))
+            if lane.leaves_out is not None and lane.leaves_out:
+                note = note._replace(left_out=lane.leaves_out.take())
             if note.position is None:
                 note = note._replace(shortfalls=tuple(shortfalls))
                 shortfalls.clear()
@@ -195,35 +194,22 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
             skips=job.open_skips(lane, row.position),
             stopwatch=stopwatch,
             leaves_out=LeavesOut() if job.is_audited else None,
+            stage=len(job.stages.ops) + 1,
         )
         for lane, row in job.turns
     ]
 
 
-def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
-    number, lane = lane.topology.lane, replace(lane, stage=len(job.stages.ops) + 1)
+def _next_batch(job: LanesJob, lane: Lane, batches: Batches) -> tuple[Any, Note]:
+    """The lane's next batch, collated; without a position, and no batch, if the lane has ended."""
+    number = lane.topology.lane
     try:
-        with closing(job.batching.open(job.stages.open, start, lane)) as batches:
-            # No variable holds a batch here, so that its samples are freed while the result is passed on.
-            yield from map(partial(_collate, job, lane), batches)
+        batch = next(batches, None)
+        if batch is None:
+            return None, Note(number, None)
+        collated = _collate(job, lane, batch.block)
     except Exception as error:
         add_note(error, f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
-        raise
-
-
-def _collate(job: LanesJob, lane: Lane, batch: Batch) -> tuple[Any, Note]:
-    block, trail = batch.block, batch.block.trail
-    lane.stopwatch.enter(COLLATE)
-    try:
-        with UserCodeErrors():
-            if isinstance(job.batching, Single):
-                collated = job.collate_fn(block.rows()[0])
-            else:
-                with borrowing():
-                    place_of, enter = (lambda index: str(trail.place(index))), lane.stopwatch.enter
-                    collated = collate_block(job.collate_fn, block, place_of, enter)
-    except Exception as error:
-        note_batch(error, "collate_fn", trail, len(block))
         raise
     if lane.stopwatch.recorder is not None:
         lane.stopwatch.recorder.batch(collated)
@@ -232,5 +218,20 @@ def _collate(job: LanesJob, lane: Lane, batch: Batch) -> tuple[Any, Note]:
     counts = () if origins is None or not components else origins.count_components(components)
     origins = origins if job.is_audited else None
     size_bytes = bytes_of(collated)
-    number = lane.topology.lane
     return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, origins)
+
+
+def _collate(job: LanesJob, lane: Lane, block: Block) -> Any:
+    """What the loader's function makes of the samples of a batch."""
+    lane.stopwatch.enter(COLLATE)
+    try:
+        with UserCodeErrors():
+            if isinstance(job.batching, Single):
+                return job.collate_fn(block.rows()[0])
+            with borrowing():
+                return collate_block(
+                    job.collate_fn, block, lambda index: str(block.trail.place(index)), lane.stopwatch.enter
+                )
+    except Exception as error:
+        note_batch(error, "collate_fn", block.trail, len(block))
+        raise

@@ -159,8 +159,8 @@ class ShardCheck:
         """Whether the shard has no byte, and no index says so; known after the last of ``watch``."""
         return self._is_empty and (self._expected is None or self._expected.size_bytes is None)
 
-    def count(self, block: Block) -> Block:
-        """Count the samples of ``block``, and return it.
+    def count(self, block: Block) -> None:
+        """Count the samples of ``block``.
 
         Raises:
             FormatError: One of them does not end where the index says.
@@ -168,7 +168,6 @@ class ShardCheck:
         self._samples += len(block)
         if self._offsets:
             self._check_offsets(block.trail, len(block))
-        return block
 
     def _check_offsets(self, trail: Trail, count: int) -> None:
         """Check the places of a block's samples against the offsets within it."""

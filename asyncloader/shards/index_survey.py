@@ -208,9 +208,9 @@ class Survey:
                 for digest in digests.values():
                     digest.update(chunk)
                 if decoder is not None:
-                    samples += sum(_seen(check.count(block), offsets) for block in decoder.feed(chunk))
+                    samples += sum(_seen(check, block, offsets) for block in decoder.feed(chunk))
             if decoder is not None:
-                samples += sum(_seen(check.count(block), offsets) for block in decoder.finish())
+                samples += sum(_seen(check, block, offsets) for block in decoder.finish())
             check.finish()
         found = {name: digest.digest() for name, digest in digests.items()}
         sha256, crc32c = (found.pop(name, None) for name in _DIGESTS)
@@ -255,8 +255,9 @@ class Survey:
         return out
 
 
-def _seen(block: Block, offsets: OffsetPicker) -> int:
-    """The number of samples of a block; adds their ends to the offsets where the format allows it."""
+def _seen(check: ShardCheck, block: Block, offsets: OffsetPicker) -> int:
+    """Check a block and count its samples; adds their ends to the offsets where the format allows it."""
+    check.count(block)
     trail = block.trail
     if isinstance(trail, OffsetTrail) and trail.ends is not None:
         offsets.add_run(trail.first, trail.ends)

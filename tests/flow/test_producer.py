@@ -14,21 +14,24 @@ from asyncloader import testing
 from asyncloader.flow import channel as producer_module
 from asyncloader.flow.channel import Channel, EndOfChannel, Producer
 
-Pairs = Generator[tuple[Any, int], None, None]
+Items = Generator[Any, None, None]
 
 
 def producer_of(
-    generate: Callable[[], Pairs], capacity: int = 2, on_close: Callable[[], None] = int
+    generate: Callable[[], Items],
+    capacity: int = 2,
+    on_close: Callable[[], None] = int,
+    cost_of: Callable[[Any], int] | None = None,
 ) -> Producer[Any]:
-    producer = Producer[Any](generate, capacity, on_close, "test-producer")
+    producer = Producer[Any](generate, capacity, on_close, "test-producer", cost_of)
     producer.start()
     return producer
 
 
-def count(to: int, made: list[int]) -> Pairs:
+def count(to: int, made: list[int]) -> Items:
     for number in range(to):
         made.append(number)
-        yield number, 1
+        yield number
 
 
 def test_items_come_in_order_and_then_the_end() -> None:
@@ -65,12 +68,12 @@ def test_it_runs_ahead_as_far_as_the_capacity_and_no_further() -> None:
 def test_an_item_above_the_capacity_is_made_when_the_one_before_has_gone() -> None:
     made: list[int] = []
 
-    def costly() -> Pairs:
+    def costly() -> Items:
         for number in range(10):
             made.append(number)
-            yield number, 100
+            yield number
 
-    producer = producer_of(costly, capacity=3)
+    producer = producer_of(costly, capacity=3, cost_of=lambda _: 100)
     for received in range(5):
         time.sleep(0.05)
         assert len(made) == received + 1
@@ -79,8 +82,8 @@ def test_an_item_above_the_capacity_is_made_when_the_one_before_has_gone() -> No
 
 
 def test_an_error_of_the_generator_comes_after_its_items() -> None:
-    def fail() -> Pairs:
-        yield 1, 1
+    def fail() -> Items:
+        yield 1
         raise KeyError("why")
 
     producer = producer_of(fail)
@@ -93,7 +96,7 @@ def test_an_error_of_the_generator_comes_after_its_items() -> None:
 def test_closing_closes_the_generator_and_joins_the_thread() -> None:
     closed = threading.Event()
 
-    def generate() -> Pairs:
+    def generate() -> Items:
         try:
             yield from count(1000, [])
         finally:
@@ -110,9 +113,9 @@ def test_closing_closes_the_generator_and_joins_the_thread() -> None:
 def test_closing_wakes_a_generator_that_waits_for_something_else() -> None:
     upstream = Channel[int](1)
 
-    def generate() -> Pairs:
+    def generate() -> Items:
         while True:
-            yield upstream.receive(), 1
+            yield upstream.receive()
 
     producer = producer_of(generate, on_close=upstream.close)
     begun = time.monotonic()
@@ -124,9 +127,9 @@ def test_a_generator_that_does_not_end_is_reported_and_left(monkeypatch: pytest.
     monkeypatch.setattr(producer_module, "_CLOSE_DEADLINE_S", 0.1)
     release = threading.Event()
 
-    def generate() -> Pairs:
+    def generate() -> Items:
         release.wait()
-        yield 1, 1
+        yield 1
 
     with testing.check_leaks():
         producer = producer_of(generate)
@@ -153,19 +156,19 @@ def test_one_that_another_one_has_started_is_joined_by_it() -> None:
     inner_ended = threading.Event()
     outcomes: list[bool] = []
 
-    def generate_inner() -> Pairs:
+    def generate_inner() -> Items:
         try:
             yield from count(1000, [])
         finally:
             time.sleep(0.1)
             inner_ended.set()
 
-    def generate() -> Pairs:
+    def generate() -> Items:
         inner = Producer[Any](generate_inner, 1, int, "asyncloader-inner")
         inner.start()
         try:
             while True:
-                yield inner.receive(), 1
+                yield inner.receive()
         finally:
             inner.close()
             outcomes.append(inner_ended.is_set())
@@ -181,9 +184,9 @@ def test_one_that_another_one_has_started_is_joined_by_it() -> None:
 def test_another_thread_of_the_library_does_not_wait_for_it() -> None:
     release = threading.Event()
 
-    def generate() -> Pairs:
+    def generate() -> Items:
         release.wait()
-        yield 1, 1
+        yield 1
 
     producer = producer_of(generate)
     # As a garbage collection may close it wherever it runs.
