@@ -59,7 +59,7 @@ SCHEMES: Mapping[str, Scheme] = {
         _OBJECTS("s3"),
         _OBJECTS("gs"),
         _OBJECTS("az"),
-        Scheme("hf", "hub", "hub_client", is_listed=True, is_renewed=True, has_one_client=True),
+        Scheme("hf", "hub", "http.client", is_listed=True, is_renewed=True, has_one_client=True),
         Scheme("file", None, "local"),
     )
 }
