@@ -41,7 +41,7 @@ PROGRAM = "__main__"
 APART = {"testing"}
 
 #: Rooms and files without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = ["types.py", "quantity.py", "blocks", "plan", "formats", "collate"]
+PURE = ["types.py", "quantity.py", "blocks", "plan", "formats", "collate", "stores/pacing.py"]
 #: What lends memory does so for each thread.
 PURE_BUT = {"blocks/memory.py"}
 

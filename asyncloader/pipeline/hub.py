@@ -13,8 +13,7 @@ import numpy as np
 from ..errors import StoreError
 from ..formats import check_selection
 from ..formats.selection import make_selection
-from ..stores.hub import parse_hub_url
-from ..stores.hub_client import CONVERTED, Sets, arrange
+from ..stores.hub import CONVERTED, Sets, arrange, parse_hub_url
 from ..stores.listing import look
 from ..stores.names import RunLengths, ShardNames
 from ..stores.router import check_storage_options

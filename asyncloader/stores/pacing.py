@@ -1,27 +1,91 @@
-"""How many concurrent requests an origin gets: additive increase, multiplicative decrease.
-
-A store reports overload by 429 or 503, but never how much it can take. Such an answer halves the limit, which
-then grows quickly to nearly what was too much, and slowly from there, as TCP's CUBIC does (RFC 9438) and for
-the same reason: plain AIMD is far below what is possible for half of the time.
-"""
+"""When requests are sent, sent again and sent twice: policies, without a clock or a network."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 import random
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 from ..errors import StoreError
 from ..observe.statistics import NetworkCounts
-from .failures import ThrottledError, TransientError
-from .store import Body, NetworkPolicy, Store
+from .failures import TransientError
+from .store import NetworkPolicy
 
-# When to send a second request for late bytes; pure.
+# How many concurrent requests an origin gets: additive increase, multiplicative decrease.
+#
+# A store reports overload by 429 or 503, but never how much it can take. Such an answer halves the limit,
+# which then grows quickly to nearly what was too much, and slowly from there, as TCP's CUBIC does (RFC 9438)
+# and for the same reason: plain AIMD is far below what is possible for half of the time.
+
+
+class Pace:
+    """How many requests of this process are at one origin, and how many may be.
+
+    Args:
+        longest_rest_s: A longer pause that a server asks for is ignored here. The refused request gives up
+            because of it, and the waiting ones would wait forever for a pass that has failed.
+
+    Attributes:
+        limit: The most; its whole part counts.
+        in_use: How many there are.
+        halvings: How often the limit was halved.
+        rests_until_s: When the pause that the origin has asked for is over; None if there is none.
+    """
+
+    #: Doubled with each round of answers until the first refusal, so a rough guess is enough.
+    start = 8.0
+    most = 256.0
+    #: Above this share of the number that was too much, one request more in ``patience`` rounds of answers.
+    near = 0.9
+    patience = 10.0
+
+    def __init__(self, longest_rest_s: float = NetworkPolicy().deadline_s) -> None:
+        self.limit = self.start
+        self.in_use = 0
+        self.halvings = 0
+        self.rests_until_s: float | None = None
+        self._longest_rest_s = longest_rest_s
+        self._too_many: float | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be sent now."""
+        return self.in_use < int(self.limit) and self.rests_until_s is None
+
+    def answered(self) -> None:
+        """A request succeeded."""
+        if self.in_use < int(self.limit):
+            return  # the limit was not reached
+        quick_to = self.most if self._too_many is None else self.near * self._too_many
+        if self.limit < quick_to:
+            self.limit = min(self.limit + 1.0, quick_to)
+        else:
+            self.limit = min(self.limit + 1.0 / (self.patience * self.limit), self.most)
+
+    def throttled(self, halvings: int, retry_after_s: float | None = None, now_s: float = 0.0) -> None:
+        """A request was refused.
+
+        Args:
+            halvings: How many there had been when it was sent.
+            retry_after_s: For how long the server asks to be left alone.
+            now_s: Of the clock that ``rests_until_s`` is of.
+        """
+        if halvings == self.halvings:  # else it was sent before the limit was last halved
+            self.halvings += 1
+            self._too_many = min(float(self.in_use), self.limit)
+            self.limit = max(1.0, self._too_many / 2)
+        if retry_after_s and retry_after_s <= self._longest_rest_s:
+            self.rests_until_s = max(self.rests_until_s or 0.0, now_s + retry_after_s)
+
+    def rested(self, until_s: float) -> None:
+        """A pause is over that was to last until then; a longer one may have been asked for meanwhile."""
+        if until_s == self.rests_until_s:  # not compared with the clock: timers may be early
+            self.rests_until_s = None
+
+
+# When to send a second request for late bytes.
 #
 # After Dean and Barroso, "The Tail at Scale" (2013): a second request after the 95th percentile of the times
 # of requests cuts the tail for a few percent more load.
@@ -82,150 +146,7 @@ class Hedges:
         return True
 
 
-class ConcurrencyLimit:
-    """The limit of concurrent requests; pure."""
-
-    #: Doubled with each round of answers until the first refusal, so a rough guess is enough.
-    start = 8.0
-    most = 256.0
-    #: Above this share of the number that was too much, one request more in ``patience`` rounds of answers.
-    near = 0.9
-    patience = 10.0
-
-    def __init__(self) -> None:
-        self.limit = self.start
-        self._too_many: float | None = None
-
-    def answered(self, in_use: int) -> None:
-        """A request succeeded while so many were under way."""
-        if in_use < int(self.limit):
-            return  # the limit was not reached
-        quick_to = self.most if self._too_many is None else self.near * self._too_many
-        if self.limit < quick_to:
-            self.limit = min(self.limit + 1.0, quick_to)
-        else:
-            self.limit = min(self.limit + 1.0 / (self.patience * self.limit), self.most)
-
-    def throttled(self, in_use: int) -> None:
-        """A request was refused while so many were under way."""
-        self._too_many = min(float(in_use), self.limit)
-        self.limit = max(1.0, self._too_many / 2)
-
-
-class Pace:
-    """The requests of this process to one origin, in the order they came.
-
-    Args:
-        longest_rest_s: A longer pause that a server asks for is ignored here. The refused request gives up
-            because of it, and the waiting ones would wait forever for a pass that has failed.
-    """
-
-    def __init__(self, longest_rest_s: float = NetworkPolicy().deadline_s) -> None:
-        self._longest_rest_s = longest_rest_s
-        self._loop = asyncio.get_running_loop()
-        self._limit = ConcurrencyLimit()
-        self._in_use = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._resume_s = 0.0
-        self._halvings = 0
-
-    async def acquire(self) -> Permit:
-        """Wait until there is room for a request."""
-        if self._waiting or not self._has_room():
-            turn: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():  # it was already granted
-                    self._release()
-                raise
-        else:
-            self._in_use += 1
-        return Permit(self, self._halvings)
-
-    def answered(self) -> None:
-        """A request succeeded."""
-        self._limit.answered(self._in_use)
-        self._admit()
-
-    def throttled(self, permit: Permit, retry_after_s: float | None) -> None:
-        """The request in ``permit`` was refused."""
-        if permit.halvings == self._halvings:  # else it was sent before the limit was last halved
-            self._halvings += 1
-            self._limit.throttled(self._in_use)
-        if retry_after_s and retry_after_s <= self._longest_rest_s:
-            self._resume_s = max(self._resume_s, self._loop.time() + retry_after_s)
-            self._loop.call_at(self._resume_s, self._rested, self._resume_s)
-
-    def _rested(self, until_s: float) -> None:
-        if until_s == self._resume_s:  # else the server has asked for a longer pause meanwhile
-            self._resume_s = 0.0  # not compared with the clock: timers may be early
-            self._admit()
-
-    def _release(self) -> None:
-        self._in_use -= 1
-        self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and self._has_room():
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self._in_use += 1
-                turn.set_result(None)
-
-    def _has_room(self) -> bool:
-        return self._in_use < int(self._limit.limit) and not self._resume_s
-
-
-class Permit:
-    """The place of one request."""
-
-    def __init__(self, pace: Pace, halvings: int) -> None:
-        self._pace: Pace | None = pace
-        self.halvings = halvings
-
-    def release(self) -> None:
-        """Let the next one in. Idempotent."""
-        if self._pace is not None:
-            self._pace._release()
-            self._pace = None
-
-
-class PacedStore:
-    """Sends an origin at most as many concurrent requests as it takes.
-
-    Args:
-        inner: Where the bytes come from.
-        pace: Of the origin.
-        hedges: Of the origin; learn when it is overloaded.
-        counts: Counts each request.
-    """
-
-    def __init__(self, inner: Store, pace: Pace, hedges: Hedges, counts: NetworkCounts) -> None:
-        self._inner = inner
-        self._pace = pace
-        self._hedges = hedges
-        self._counts = counts
-
-    @asynccontextmanager
-    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        permit = await self._pace.acquire()
-        try:
-            self._counts.requests += 1
-            async with self._inner.read(url, start, stop, etag=etag) as body:
-                self._pace.answered()
-                yield replace(body, give_way=permit.release)
-        except ThrottledError as error:
-            self._counts.throttled += 1
-            self._hedges.throttled()
-            self._pace.throttled(permit, error.retry_after_s)
-            raise
-        finally:
-            permit.release()
-
-
-# When to retry, and when to give up; pure.
+# When to retry, and when to give up.
 #
 # The pauses are decorrelated jitter (Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog,
 # 2015): each is drawn between a base and three times the one before, so that clients which failed together
@@ -325,8 +246,8 @@ class Attempts:
         """
         left_s = self._failed_first_s + self._policy.deadline_s - now_s
         return (
-            f"retrying in {wait_s:.1f} s, attempt {self._failed + 1} of {self._policy.attempts}, "
-            f"none later than {left_s:.0f} s from now"
+            f"retrying in {wait_s:.1f} s, attempt {self._failed + 1} of at most {self._policy.attempts} for "
+            f"these bytes, all of them to begin within {math.ceil(left_s)} s"
         )
 
     def _jitter_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Which store serves which URL, which wrappers are around it, and how long its client lives."""
+"""Which store serves which URL, and how long its client lives."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 from ..observe.statistics import NetworkCounts
 from ..observe.tracing import Traffic
 from .local import LocalStore
-from .network import RenewingStore, ResumingStore, TimedStore
-from .pacing import Hedges, Pace, PacedStore, RetryBudget
+from .network import NetworkStore
+from .pacing import Hedges, RetryBudget
 from .store import Access, NetworkPolicy, Store
 from .urls import SCHEMES, Scheme, origin_of, scheme_of
 
@@ -71,8 +71,8 @@ class ListedBackend(Backend, Protocol):
 
 def backend_of(scheme: Scheme) -> Backend:
     """The file of the store of a scheme other than ``file``."""
-    assert scheme.store is not None, "local files have no server"
-    return cast("Backend", import_module(f".{scheme.store}", __package__))
+    assert scheme.backend is not None, "local files have no server"
+    return cast("Backend", import_module(f".{scheme.backend}", __package__))
 
 
 def lister_of(scheme: Scheme) -> ListedBackend:
@@ -122,14 +122,6 @@ def options_of(scheme: Scheme, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in foreign}
 
 
-@dataclass(slots=True)
-class _Origin:
-    """One server or bucket, and the times of its answers."""
-
-    store: Store
-    hedges: Hedges | None = None
-
-
 @dataclass(eq=False, repr=False)
 class Stores:
     """The stores of one engine, each made when first needed and closed with the engine.
@@ -151,7 +143,7 @@ class Stores:
 
     def __post_init__(self) -> None:
         self._budget = RetryBudget()
-        self._origins: dict[tuple[Scheme, str], _Origin] = {}
+        self._stores: dict[tuple[Scheme, str], LocalStore | NetworkStore] = {}
         self._clients: dict[tuple[str | None, str], Store] = {}
         self._opening = asyncio.Lock()
 
@@ -159,30 +151,23 @@ class Stores:
         """The store that serves ``url``."""
         key = (scheme_of(url), origin_of(url))
         async with self._opening:
-            if key not in self._origins:
-                self._origins[key] = await self._open(*key)
-            return self._origins[key].store
+            if key not in self._stores:
+                self._stores[key] = await self._open(*key)
+            return self._stores[key]
 
     def hedges_of(self, url: str) -> Hedges | None:
         """What decides on hedges for ``url``, once its store was opened; None for local files."""
-        origin = self._origins.get((scheme_of(url), origin_of(url)))
-        return None if origin is None else origin.hedges
+        store = self._stores.get((scheme_of(url), origin_of(url)))
+        return store.hedges if isinstance(store, NetworkStore) else None
 
-    async def _open(self, scheme: Scheme, place: str) -> _Origin:
+    async def _open(self, scheme: Scheme, place: str) -> LocalStore | NetworkStore:
         if scheme.is_local:
-            return _Origin(LocalStore())
-        network = self.access.network
-        hedges = Hedges(self.counts, network.hedge)
-        client = await self._client(scheme, place)
-        if self.access.renew is not None:
-            client = RenewingStore(client, self.access.renew, self.counts)
-        timed = TimedStore(client, network, hedges)
-        paced = PacedStore(timed, Pace(network.deadline_s), hedges, self.counts)
-        resuming = ResumingStore(paced, network, self._budget, self.counts, self.traffic)
-        return _Origin(resuming, hedges)
+            return LocalStore()
+        access, client = self.access, await self._client(scheme, place)
+        return NetworkStore(client, access.network, self._budget, self.counts, self.traffic, access.renew)
 
     async def _client(self, scheme: Scheme, place: str) -> Store:
-        key = scheme.store, "" if scheme.has_one_client else place
+        key = scheme.backend, "" if scheme.has_one_client else place
         if key not in self._clients:
             options, network = options_of(scheme, self.access.options), self.access.network
             client = backend_of(scheme).open_store(scheme.name, place, options, network)

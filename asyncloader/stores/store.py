@@ -9,16 +9,9 @@ import ctypes
 import math
 import os
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    aclosing,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -27,7 +20,6 @@ from numpy.typing import NDArray
 
 from ..errors import StoreError
 from ..types import Buffer
-from .urls import redact
 
 # Memory for bytes on their way from a socket or a file to a decoder, used again once nothing refers to it.
 #
@@ -224,8 +216,6 @@ class Body:
             ``crc32`` and ``crc32c`` (big-endian).
         span_of: Returns the bytes between two offsets as a span for the decoding thread to read, in place of
             ``chunks``; None where reading would have to wait.
-        give_way: To be called before reading more slowly than the bytes come: the body then no longer counts
-            as one of the concurrent requests to its server.
     """
 
     start: int
@@ -235,7 +225,6 @@ class Body:
     chunks: AsyncGenerator[Buffer, None]
     digests: Mapping[str, bytes] = field(default_factory=dict)
     span_of: Callable[[int, int], FileSpan | None] = field(default=lambda start, stop: None, repr=False)
-    give_way: Callable[[], None] = field(default=lambda: None, repr=False)
 
 
 class Store(Protocol):
@@ -268,32 +257,6 @@ def clip(chunk: Buffer, start: int, stop: int) -> Buffer:
     if start <= 0 and stop >= len(chunk):
         return chunk
     return memoryview(chunk)[max(start, 0) : max(stop, 0)]
-
-
-@asynccontextmanager
-async def read_as(
-    store: Store, target: str, shard: str, start: int, stop: int, *, etag: str | None
-) -> AsyncIterator[Body]:
-    """``store.read`` of ``target``; its errors name ``shard``, which is what the user listed."""
-    async with AsyncExitStack() as stack:
-        try:
-            body = await stack.enter_async_context(store.read(target, start, stop, etag=etag))
-        except StoreError as error:
-            error.shard = redact(shard)
-            raise
-        if target != shard:
-            chunks = await stack.enter_async_context(aclosing(_named(body.chunks, shard)))
-            body = replace(body, chunks=chunks)
-        yield body
-
-
-async def _named(chunks: AsyncGenerator[Buffer, None], shard: str) -> AsyncGenerator[Buffer, None]:
-    try:
-        async for chunk in chunks:
-            yield chunk
-    except StoreError as error:
-        error.shard = redact(shard)
-        raise
 
 
 @dataclass(frozen=True, kw_only=True)

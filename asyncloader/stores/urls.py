@@ -17,7 +17,7 @@ class Scheme:
 
     Attributes:
         name: What stands before ``://``.
-        store: The module of this package that serves it, as ``router.Backend`` describes; None for local
+        backend: The module of this package that serves it, as ``router.Backend`` describes; None for local
             files, which have neither server nor options.
         client: The module that imports its client, which worker processes import early.
         is_listed: Whether the store can list its objects. Where it cannot, each shard has to be named.
@@ -29,7 +29,7 @@ class Scheme:
     """
 
     name: str
-    store: str | None
+    backend: str | None
     client: str
     is_listed: bool = False
     is_web: bool = False
@@ -41,13 +41,15 @@ class Scheme:
     @property
     def is_local(self) -> bool:
         """Whether it names files of this machine."""
-        return self.store is None
+        return self.backend is None
 
 
-_OBJECTS = partial(Scheme, store="objects.backend", client="objects.store", is_listed=True, is_writable=True)
+_OBJECTS = partial(
+    Scheme, backend="objects.backend", client="objects.store", is_listed=True, is_writable=True
+)
 # Its own options let a dataset mix web servers with a bucket.
 _WEB = partial(
-    Scheme, store="http.backend", client="http.client", is_web=True, is_renewed=True, has_one_client=True
+    Scheme, backend="http.backend", client="http.client", is_web=True, is_renewed=True, has_one_client=True
 )
 _HEADERS = frozenset({"headers"})
 
@@ -59,7 +61,7 @@ SCHEMES: Mapping[str, Scheme] = {
         _OBJECTS("s3"),
         _OBJECTS("gs"),
         _OBJECTS("az"),
-        Scheme("hf", "hub", "hub_client", is_listed=True, is_renewed=True, has_one_client=True),
+        Scheme("hf", "hub", "http.client", is_listed=True, is_renewed=True, has_one_client=True),
         Scheme("file", None, "local"),
     )
 }

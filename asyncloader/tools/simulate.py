@@ -22,7 +22,7 @@ from ..plan.pieces import Dealing
 from ..plan.topology import BATCHES_AHEAD, DEFAULT_LIMIT_BYTES, World, share_memory, share_with_operators
 from ..quantity import as_count, as_counts
 from ..stores.lookahead import MOST_SHARDS_AHEAD, part_sizes
-from ..stores.pacing import ConcurrencyLimit
+from ..stores.pacing import Pace
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
 _Floats: TypeAlias = npt.NDArray[np.float64]
@@ -486,7 +486,7 @@ class _Requests:
         if self.parts > 1:
             held_bytes, fit = self.part_bytes, read_bytes / self.part_bytes - 1
             self.held_s = self.part_s * (1 + 2 / self.parts)
-        allowed = min(ConcurrencyLimit.most, MOST_SHARDS_AHEAD * own_lanes * self.parts)
+        allowed = min(Pace.most, MOST_SHARDS_AHEAD * own_lanes * self.parts)
         self.least_bytes = read_ahead_of(own_lanes, read_bytes).size_bytes
         self.start = self.least_bytes / held_bytes
         self.most: float = max(min(fit, allowed), 1.0)
@@ -501,7 +501,7 @@ class _Requests:
     def elapsed_s(self, parts: int) -> float:
         """Time until so many parts are received, requested in waves.
 
-        The first waves grow: by a request for each answer, as ``ConcurrencyLimit`` allows, and by the bytes
+        The first waves grow: by a request for each answer, as ``Pace`` allows, and by the bytes
         that ``ReadAhead`` adds in each round.
         """
         first_byte_s, waves, left = self._run.first_byte_s, 0.0, float(parts)
@@ -509,7 +509,7 @@ class _Requests:
         while left > 0:
             doublings = (waves * self.held_s + body_s) / first_byte_s if first_byte_s else math.inf
             rounds = waves + (body_s > ROUND_S)
-            requests = ConcurrencyLimit.start * 2 ** min(doublings, 8)
+            requests = Pace.start * 2 ** min(doublings, 8)
             sent = max(min(self.most, requests, self.start * MOST_GROWTH**rounds), 1.0)
             if sent == self.most:
                 return first_byte_s + self.held_s * (waves + self._waves_of(left))

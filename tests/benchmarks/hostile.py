@@ -73,12 +73,12 @@ def serve_until_closed(scenario: str, seed: int) -> None:
 def one_run(scenario: str, seed: int) -> dict[str, float]:
     """One epoch: percentiles of the time for a batch, throughput, and what the server counted."""
     import asyncloader as al
-    from asyncloader.stores.pacing import ConcurrencyLimit
+    from asyncloader.stores.pacing import Pace
 
     kind, _, number = scenario.partition("=")
     shards, samples_each = SHAPES[kind]
     if kind == "best":  # what could be done by somebody who knows
-        ConcurrencyLimit.start = ConcurrencyLimit.most = float(number)
+        Pace.start = Pace.most = float(number)
     with far_server(scenario, seed) as (base, process):
         dataset = al.from_urls(f"{base}/{{000..{shards - 1:03d}}}.tar")
         loader = al.DataLoader(

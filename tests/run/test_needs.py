@@ -91,7 +91,7 @@ def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any
     ("url", "client"),
     [
         ("http://h/x.tar", "http.client"),
-        ("hf://datasets/o/n/x.parquet", "hub_client"),
+        ("hf://datasets/o/n/x.parquet", "http.client"),
         ("s3://b/x.tar", "objects.store"),
         ("x.tar", "local"),
     ],

@@ -23,26 +23,26 @@ def learned(times_s: list[float]) -> Hedges:
     return hedges
 
 
-def test_nothing_is_late_before_the_usual_time_is_known() -> None:
-    assert learned([0.1] * 19).late_s is None
-    assert learned([0.1] * 20).late_s == 0.1
+@pytest.mark.parametrize(
+    ("times_s", "late_s"),
+    [
+        ([0.1] * 19, None),  # the usual time is not known yet
+        ([0.1] * 20, 0.1),
+        ([index / 100 for index in range(100)], 0.95),  # later than nineteen of twenty
+        ([0.1] * 100 + [0.5] * 100, 0.5),  # the network has changed
+        ([0.0001] * 50, 0.02),  # a fast server: so much is the noise of the machine
+    ],
+)
+def test_bytes_are_late_when_they_take_longer_than_those_of_nearly_all_requests(
+    times_s: list[float], late_s: float | None
+) -> None:
+    assert learned(times_s).late_s == late_s
 
 
-def test_late_is_later_than_nineteen_of_twenty() -> None:
-    assert learned([index / 100 for index in range(100)]).late_s == 0.95
-
-
-def test_the_time_follows_a_network_that_changes() -> None:
-    assert learned([0.1] * 100 + [0.5] * 100).late_s == 0.5
-
-
-def test_a_fast_server_is_not_asked_twice_for_the_noise_of_the_machine() -> None:
-    assert learned([0.0001] * 50).late_s == 0.02
-
-
-def test_at_most_one_request_in_twenty_is_a_hedge() -> None:
-    hedges = learned([0.1] * 200)
-    assert sum(hedges.take() for _ in range(100)) == 10
+@pytest.mark.parametrize(("answers", "granted"), [(0, 0), (19, 0), (20, 1), (200, 10)])
+def test_at_most_one_request_in_twenty_is_a_hedge(answers: int, granted: int) -> None:
+    hedges = learned([0.1] * answers)
+    assert sum(hedges.take() for _ in range(100)) == granted
 
 
 def test_an_overloaded_origin_is_not_asked_twice() -> None:

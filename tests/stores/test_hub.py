@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,21 @@ from telling import all_told
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores import hub_client as hub_module
+from asyncloader.stores import hub as hub_module
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.hub import (
     Hub,
     HubPath,
-    check_hub_options,
+    check_options,
     hub_of,
+    list_pages,
     next_page,
+    open_store,
     parse_hub_url,
     parse_tree,
 )
-from asyncloader.stores.hub_client import HubStore, list_hub
-from asyncloader.stores.store import Body, NetworkPolicy
+from asyncloader.stores.store import Body, NetworkPolicy, Store
+from asyncloader.stores.urls import split_key
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
 Serve = Callable[..., testing.Server]
@@ -126,7 +129,7 @@ def test_wrong_options_are_refused_without_their_values(
     options: dict[str, Any], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind) as caught:
-        check_hub_options(options)
+        check_options("hf", options)
     assert "SENTINEL" not in str(caught.value)
 
 
@@ -141,11 +144,15 @@ def test_a_wrong_environment_is_refused_without_its_values() -> None:
 CONTENT = bytes(range(256)) * 4
 
 
+def store_of(hub: testing.Server) -> AbstractAsyncContextManager[Store]:
+    return open_store("hf", "", {"endpoint": hub.url, "token": "SENTINEL"}, NetworkPolicy())
+
+
 async def test_a_file_is_read_and_the_token_stays_with_the_hub(serve: Serve, fetch: Fetch) -> None:
     network = serve({"blob": CONTENT})
     redirect = testing.Redirect(network.url_of("blob") + "?sig=SENTINEL")
     hub = serve({}, [redirect])
-    async with HubStore.open(Hub(hub.url, "SENTINEL")) as store:
+    async with store_of(hub) as store:
         for start in (0, 100):
             body, content = await fetch(store, "hf://datasets/me/set/a b.tar", start, start + 10)
             assert (body.start, body.total, content) == (start, 1024, CONTENT[start : start + 10])
@@ -160,7 +167,7 @@ async def test_errors_name_the_shard_as_it_was_listed(
 ) -> None:
     url = "hf://datasets/me/set@dev/x.tar"
     hub = serve({"datasets/me/set/resolve/dev/x.tar": CONTENT}, [fault])
-    async with HubStore.open(Hub(hub.url, "SENTINEL")) as store:
+    async with store_of(hub) as store:
         with pytest.raises(StoreError) as caught:
             await fetch(store, url)
     assert caught.value.shard == url
@@ -207,6 +214,14 @@ def test_what_is_no_tree_is_refused(page: Any) -> None:
 )
 def test_the_next_page_is_in_the_link_header(link: str | None, target: str | None) -> None:
     assert next_page(link) == target
+
+
+async def list_hub(
+    url: str, options: dict[str, Any], network: NetworkPolicy | None = None
+) -> list[tuple[str, int]]:
+    root, folder = split_key(url)
+    pages = list_pages(root, folder, options, network or NetworkPolicy())
+    return [(root + key, size) async for page in pages for key, size in page]
 
 
 def tree(*files: tuple[str, int]) -> bytes:

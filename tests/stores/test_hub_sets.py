@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncloader.stores.hub_client import CONVERTED, Sets, arrange
+from asyncloader.stores.hub import CONVERTED, Sets, arrange
 
 
 @pytest.mark.parametrize(

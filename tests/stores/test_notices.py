@@ -45,7 +45,7 @@ def test_the_first_retry_is_logged_at_once_and_then_one_in_a_while(caplog: Any) 
     logged = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     assert len(logged) == 2
     assert logged[0].startswith("https://host:1: the connection failed: Connection refused; retrying in 0.")
-    assert logged[0].endswith(" s, attempt 2 of 3, none later than 60 s from now")
+    assert logged[0].endswith(" s, attempt 2 of at most 3 for these bytes, all of them to begin within 60 s")
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 

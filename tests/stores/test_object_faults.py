@@ -21,9 +21,9 @@ from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.failures import ThrottledError, TransientError
-from asyncloader.stores.network import TimedStore
+from asyncloader.stores.network import NetworkStore
 from asyncloader.stores.objects.store import ObjectStore
-from asyncloader.stores.pacing import Hedges
+from asyncloader.stores.pacing import RetryBudget
 from asyncloader.stores.store import Body, NetworkPolicy
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -39,8 +39,9 @@ def faulty(server: testing.Server) -> ObjectStore:
     return ObjectStore("s3", "corpus", {"endpoint": server.url, "anonymous": True})
 
 
-def impatient(server: testing.Server) -> TimedStore:
-    return TimedStore(faulty(server), NetworkPolicy(stall_s=0.1), Hedges(NetworkCounts(), False))
+def impatient(server: testing.Server) -> NetworkStore:
+    policy = NetworkPolicy(stall_s=0.1, attempts=1)
+    return NetworkStore(faulty(server), policy, RetryBudget(), NetworkCounts())
 
 
 @pytest.mark.parametrize("fault", [testing.CutAt(MiB), testing.Reset(MiB)], ids=["cut", "reset"])
@@ -188,7 +189,7 @@ async def test_missing_credentials_are_told(serve: Serve, fetch: Fetch) -> None:
 
 async def test_a_stalled_body_is_an_error(serve: Serve, fetch: Fetch) -> None:
     server = serve({"corpus/x": CONTENT}, [testing.Stall(MiB, 5)])
-    with pytest.raises(TransientError, match=r"bytes came in 0\.1 s") as caught:
+    with pytest.raises(StoreError, match=r"bytes came in 0\.1 s") as caught:
         await fetch(impatient(server), "s3://corpus/x", 0, 3 * MiB)
     assert caught.value.offset is not None
     assert caught.value.offset <= MiB

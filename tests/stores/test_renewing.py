@@ -14,10 +14,10 @@ from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores import network as renewing
-from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network import RenewingStore
-from asyncloader.stores.store import Body, Renew
+from asyncloader.stores.network import NetworkStore
+from asyncloader.stores.pacing import RetryBudget
+from asyncloader.stores.store import Body, NetworkPolicy, Renew
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
 Serve = Callable[..., testing.Server]
@@ -36,8 +36,8 @@ class Signer:
         return f"{url.partition('?')[0]}?sig=SENTINEL-{len(self.asked)}."
 
 
-def store_of(http: HttpStore, renew: Renew) -> RenewingStore:
-    return RenewingStore(http, renew, NetworkCounts())
+def store_of(http: HttpStore, renew: Renew) -> NetworkStore:
+    return NetworkStore(http, NetworkPolicy(attempts=1), RetryBudget(), NetworkCounts(), renew=renew)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ async def test_errors_name_the_listed_shard_wherever_the_fresh_url_leads(
     elsewhere = serve({"else": CONTENT}, faults)
     store = store_of(http, lambda url: elsewhere.url_of("else") + "?sig=SENTINEL")
     for offset in (10, 0):
-        with pytest.raises(TransientError) as caught:
+        with pytest.raises(StoreError) as caught:
             await fetch(store, listed)
         assert (caught.value.shard, caught.value.offset) == (listed.partition("?")[0], offset)
         assert "SENTINEL" not in all_told(caught.value)

@@ -14,8 +14,8 @@ from asyncloader.errors import StoreError
 from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network import ResumingStore, TimedStore
-from asyncloader.stores.pacing import Hedges, RetryBudget
+from asyncloader.stores.network import NetworkStore
+from asyncloader.stores.pacing import RetryBudget
 from asyncloader.stores.store import NetworkPolicy
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -45,8 +45,8 @@ def counts() -> NetworkCounts:
 
 
 @pytest.fixture
-def resuming(http: HttpStore, counts: NetworkCounts) -> ResumingStore:
-    return ResumingStore(TimedStore(http, QUICK, Hedges(counts, False)), QUICK, RetryBudget(), counts)
+def resuming(http: HttpStore, counts: NetworkCounts) -> NetworkStore:
+    return NetworkStore(http, QUICK, RetryBudget(), counts)
 
 
 @pytest.mark.parametrize("span", [(0, 300_000), (0, 1 << 20), (1234, 250_000)], ids=str)

@@ -29,6 +29,55 @@ def pauses(policy: NetworkPolicy, seed: int, *, error: TransientError = CUT) -> 
         now += waited[-1]
 
 
+@pytest.mark.parametrize(
+    ("policy", "failures", "ends"),
+    [
+        # Moments at which an attempt fails, with the bytes that it brought: how the series goes on.
+        (NetworkPolicy(attempts=1), [(0, 0)], r"gave up after 1 attempt \["),
+        (NetworkPolicy(attempts=2), [(0, 0)], None),
+        (NetworkPolicy(attempts=2), [(0, 0), (3, 0)], r"gave up after 2 attempts in 3\.0 s \["),
+        (NetworkPolicy(attempts=2), [(0, 0), (3, 8 << 20)], None),  # counted anew after a part
+        (NetworkPolicy(attempts=2), [(0, 0), (3, 8 << 20), (5, 100)], r"after 2 attempts in 2\.0 s \["),
+        (NetworkPolicy(attempts=9, deadline_s=60), [(0, 0), (40, 0)], None),
+        (NetworkPolicy(attempts=9, deadline_s=60), [(0, 0), (60, 0)], r"after 2 attempts in 60\.0 s \["),
+        (NetworkPolicy(attempts=9, deadline_s=60), [(0, 0), (60, 8 << 20)], None),
+    ],
+)
+def test_a_series_of_attempts_ends_by_their_number_or_by_the_time_since_the_first_failure(
+    policy: NetworkPolicy, failures: list[tuple[float, int]], ends: str | None
+) -> None:
+    attempts = Attempts(policy, RetryBudget(), random.Random(0))
+    for number, (now_s, size) in enumerate(failures):
+        attempts.received(size)
+        if ends is not None and number == len(failures) - 1:
+            with pytest.raises(StoreError, match=ends):
+                attempts.pause_s(CUT, now_s)
+        else:
+            assert attempts.pause_s(CUT, now_s) >= 0
+
+
+@pytest.mark.parametrize(
+    ("failed_s", "outlook"),
+    [
+        (
+            [0.0],
+            "retrying in 0.5 s, attempt 2 of at most 6 for these bytes, all of them to begin within 60 s",
+        ),
+        (
+            [0.0, 9.7],
+            "retrying in 0.5 s, attempt 3 of at most 6 for these bytes, all of them to begin within 51 s",
+        ),
+    ],
+)
+def test_the_outlook_says_what_ends_the_attempts_and_no_time_that_is_too_short(
+    failed_s: list[float], outlook: str
+) -> None:
+    attempts = Attempts(NetworkPolicy(), RetryBudget(), random.Random(0))
+    for now_s in failed_s:
+        attempts.pause_s(CUT, now_s)
+    assert attempts.outlook(0.5, failed_s[-1]) == outlook
+
+
 @given(st.integers(), st.integers(1, 12), st.floats(0.01, 5))
 def test_there_are_as_many_attempts_as_the_policy_says(seed: int, attempts: int, backoff_s: float) -> None:
     policy = NetworkPolicy(attempts=attempts, deadline_s=1e6, backoff_s=backoff_s)

@@ -10,19 +10,19 @@ import pytest
 from waiting import AT_ONCE_S
 
 from asyncloader import testing
+from asyncloader.errors import StoreError
 from asyncloader.observe.statistics import NetworkCounts
-from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network import RenewingStore, TimedStore
-from asyncloader.stores.pacing import Hedges
+from asyncloader.stores.network import NetworkStore
+from asyncloader.stores.pacing import RetryBudget
 from asyncloader.stores.store import NetworkPolicy
 
-IMPATIENT = NetworkPolicy(connect_s=0.1, first_byte_s=0.1, stall_s=0.2, stall_bytes=1000)
+IMPATIENT = NetworkPolicy(connect_s=0.1, first_byte_s=0.1, stall_s=0.2, stall_bytes=1000, attempts=1)
 
 
 @pytest.fixture
-def timed(http: HttpStore) -> TimedStore:
-    return TimedStore(http, IMPATIENT, Hedges(NetworkCounts(), True))
+def timed(http: HttpStore) -> NetworkStore:
+    return NetworkStore(http, IMPATIENT, RetryBudget(), NetworkCounts())
 
 
 async def test_a_server_that_does_not_answer_is_an_error_in_its_time(
@@ -30,7 +30,7 @@ async def test_a_server_that_does_not_answer_is_an_error_in_its_time(
 ) -> None:
     server = serve({"x": b"x"}, [testing.Delay(30)])
     began = time.monotonic()
-    with pytest.raises(TransientError, match=r"did not answer within 0\.2 s") as caught:
+    with pytest.raises(StoreError, match=r"did not answer within 0\.2 s") as caught:
         await fetch(timed, server.url_of("x"))
     assert caught.value.shard == server.url_of("x")
     assert 0.15 < time.monotonic() - began < AT_ONCE_S
@@ -45,7 +45,7 @@ async def test_a_body_without_progress_is_an_error_at_the_byte_it_stopped(
 ) -> None:
     server, got = serve({"x": bytes(100_000)}, [fault]), 0
     began = time.monotonic()
-    with pytest.raises(TransientError, match=r"fewer than 1000 bytes came in 0\.2 s") as caught:
+    with pytest.raises(StoreError, match=r"fewer than 1000 bytes came in 0\.2 s") as caught:
         async with timed.read(server.url_of("x"), 0, 100_000) as body:
             async for chunk in body.chunks:
                 got += len(chunk)
@@ -91,6 +91,6 @@ async def test_a_time_out_of_the_users_callback_is_not_taken_for_the_servers(
         raise TimeoutError("mine")
 
     server = serve({"x": b"abc"}, [testing.Status(403)])
-    timed = TimedStore(RenewingStore(http, renew, NetworkCounts()), IMPATIENT, Hedges(NetworkCounts(), True))
+    timed = NetworkStore(http, IMPATIENT, RetryBudget(), NetworkCounts(), renew=renew)
     with pytest.raises(TimeoutError, match="mine"):
         await fetch(timed, server.url_of("x"))

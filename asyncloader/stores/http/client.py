@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import MappingProxyType
 
@@ -210,8 +210,10 @@ class HttpStore:
         watching: redirects.WatchingResolver,
         headers: Mapping[str, str],
         proxies: redirects.Proxies,
+        target_of: Callable[[str], str],
     ) -> None:
         self._proxies = proxies
+        self._target_of = target_of
         self._anywhere, self._public_only = sessions
         self._watching = watching
         self._headers = dict(headers)
@@ -226,6 +228,7 @@ class HttpStore:
         headers: Mapping[str, str] = _NO_HEADERS,
         proxies: redirects.Proxies = redirects.NO_PROXY,
         root_pem: str | None = None,
+        target_of: Callable[[str], str] = str,
     ) -> AsyncIterator[HttpStore]:
         """A store with clients of its own, for this process and loop only.
 
@@ -234,6 +237,7 @@ class HttpStore:
             headers: Sent with each request to a shard's own origin; checked by ``check_options``.
             proxies: Which proxy a request goes through.
             root_pem: Certificates that are trusted in addition to those of the system.
+            target_of: Returns the URL to request for that of a shard; errors name the shard's.
         """
         async with AsyncExitStack() as stack:
             watching = redirects.WatchingResolver(aiohttp.DefaultResolver())
@@ -247,7 +251,7 @@ class HttpStore:
             public_only = await stack.enter_async_context(
                 _session(redirects.PublicResolver(watching), connect_s, tls)
             )
-            yield cls((anywhere, public_only), watching, headers, proxies)
+            yield cls((anywhere, public_only), watching, headers, proxies, target_of)
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -287,7 +291,7 @@ class HttpStore:
 
     async def _request(self, url: str, offset: int, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         """The answer of ``url`` or of where it redirects to; the caller closes it."""
-        here = _parsed(url)
+        here = _parsed(self._target_of(url))
         if here is None:
             raise StoreError("this is not a valid URL", shard=redact(url), offset=offset)
         credentials = self._credentials(here)
