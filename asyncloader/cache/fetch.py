@@ -13,19 +13,19 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any, TypeAlias
 
 from ..errors import StoreError
 from ..flow.budget import Budget, claim_alone
 from ..flow.channel import Channel, EndOfChannel
-from ..flow.engine import Scope, Work
+from ..flow.engine import Engine, Scope
 from ..formats.digest import Verifier
+from ..observe.statistics import NetworkCounts
 from ..stores.reading import ShardChunks, read_shards
-from ..stores.store import BUFFER_BYTES, Body, CacheSetting, FileSpan, NetworkPolicy, Store
+from ..stores.store import BUFFER_BYTES, Access, Body, FileSpan, Store
 from ..stores.urls import redact
 from ..types import Buffer
 from .copy import Copy, Descriptor, Marks, Sums, check_steps, has_crc32c, touch
-from .folder import ABANDONED, CachedFile, CacheFolder, CopyState, Header, Identity, read_header
+from .folder import ABANDONED, CachedFile, CacheFolder, CopyState, Header, Identity, identity_of, read_header
 from .follow import Inotify, follow
 from .locks import claim, give_up, make_room, publish, withdraw
 
@@ -215,35 +215,41 @@ class Download:
         self.copy.open(self.file, header)
 
 
-Start: TypeAlias = Callable[[Work, Channel[Any]], None]
-"""Runs work as a task with an owner: ``Engine.submit``."""
-
-
 class Cache:
-    """The disk cache, as one engine uses it.
+    """The disk cache, as one engine uses it; its folder is opened for the first shard.
 
     Args:
-        setting: Where, how much, and for which run.
-        start: ``Engine.submit``; what it starts ends with the engine.
-        network: How long another process's download may stand still: twice ``stall_s``, so that its own
-            time-outs come first.
+        access: Where the cache is, how much it keeps, and how the stores are reached. An endpoint among the
+            options is part of a shard's identity. Another process's download may stand still for twice
+            ``stall_s``, so that its own time-outs come first.
+        engine: Runs the downloads, and closes the cache before the clients that it reads from.
+        counts: Counts each shard that is read while it is being downloaded.
         budget: Of the process, for downloads.
-
-    Raises:
-        ValueError: The private folder is not private any more; see ``CacheFolder``.
-        OSError: It cannot be opened.
+        shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
     """
 
-    def __init__(self, setting: CacheSetting, start: Start, network: NetworkPolicy, budget: Budget) -> None:
-        self._setting = setting
-        self._start = start
-        self._patience_s = 2 * network.stall_s
-        self._folder = CacheFolder(setting.folder)
-        self._root = Descriptor(self._folder.number)
-        self._marks = Marks(setting.run)
+    _folder: CacheFolder
+    _root: Descriptor
+    _turns: Turns
+
+    def __init__(
+        self,
+        access: Access,
+        engine: Engine,
+        counts: NetworkCounts,
+        budget: Budget,
+        shares: bool = False,
+    ) -> None:
+        assert access.cache is not None, "there is a cache"
+        self._setting, self._access, self._shares = access.cache, access, shares
+        self._engine = engine
+        self._counts = counts
+        self._budget = budget
+        self._budget_bytes = 0
+        #: What an index promises of shards that are read now or soon.
+        self._sha256s: dict[str, bytes] = {}
+        self._marks = Marks(access.cache.run)
         self._arriving: dict[Identity, Copy] = {}
-        self._budget_bytes = min(_MOST_BYTES, budget.left_bytes // 2)
-        self._turns = Turns(self._budget_bytes)
         # Of the latest shard. Those of one dataset are much alike, and how long one is, is only known once
         # its server has answered.
         self._usual_bytes = _MOST_BYTES
@@ -254,33 +260,54 @@ class Cache:
         self._stopped: dict[Identity, tuple[int, int]] = {}
         self._warned: set[str] = set()
 
-    @property
-    def has_evicted(self) -> bool:
-        """Whether shards had to go for those that were downloaded here."""
-        return self._folder.evicted > 0
+    def promise(self, url: str, sha256: bytes | None) -> None:
+        """Store what an index promises of a shard before it is read; storing all digests would be large."""
+        if sha256 is not None:
+            self._sha256s[url] = sha256
 
-    @classmethod
-    @asynccontextmanager
-    async def open(
-        cls, setting: CacheSetting, start: Start, network: NetworkPolicy, budget: Budget
-    ) -> AsyncIterator[Cache]:
-        """A cache for the running loop; left after its last reader."""
-        cache = cls(setting, start, network, budget)
-        budget.set_aside(cache._budget_bytes)
-        try:
-            yield cache
-        finally:
-            budget.put_back(cache._budget_bytes)
-            if cache._inotify is not None:
-                cache._inotify.close()
-            cache._root.close()
+    def open(self) -> None:
+        """Open the folder; on the loop. Idempotent.
 
-    async def copy_of(self, wanted: Wanted) -> Copy | None:
+        Raises:
+            ValueError: The private folder is not private any more; see ``CacheFolder``.
+            OSError: It cannot be opened.
+        """
+        if not self._budget_bytes:
+            self._folder = CacheFolder(self._setting.folder)
+            self._root = Descriptor(self._folder.number)
+            self._budget_bytes = min(_MOST_BYTES, self._budget.left_bytes // 2)
+            self._budget.set_aside(self._budget_bytes)
+            self._turns = Turns(self._budget_bytes)
+            self._engine.resources.callback(self._close)
+
+    def _close(self) -> None:
+        if self._inotify is not None:
+            self._inotify.close()
+        self._root.close()
+        self._budget.put_back(self._budget_bytes)
+
+    async def copy_of(self, url: str, remote: Store, lane: int, start: int, etag: str | None) -> Copy | None:
         """The shard's copy, complete or growing, to be closed by the caller; None if there is none.
+
+        Args:
+            url: As the store takes it.
+            remote: The store.
+            lane: That reads it: lanes take turns where shards have to be downloaded.
+            start: From where on.
+            etag: Of the version that is wanted; None opens the shard.
 
         Raises:
             StoreError: The shard had to be downloaded or verified, and its server cannot read it.
         """
+        wanted = Wanted(
+            url,
+            self._identity_of(url),
+            remote,
+            opens=etag is None,
+            loads=etag is None and (start == 0 or self._shares),
+            sha256=self._sha256s.get(url),
+            lane=lane,
+        )
         copy = self._arriving.get(wanted.identity)
         if copy is None:
             kept = Copy()
@@ -295,28 +322,34 @@ class Cache:
                 return None
             copy = Copy()
             # The copy reports the result; the channel only gives the task an owner.
-            self._start(partial(self._bring, wanted, copy), Channel[None](1))
+            self._engine.submit(partial(self._bring, wanted, copy), Channel[None](1))
             self._arriving[wanted.identity] = copy
         copy.share()
         is_there = False
         try:
             is_there = await copy.wait_opened()
-            return copy if is_there else None
         finally:
             if not is_there:
                 copy.close()
+        if is_there and copy.growing and wanted.opens:
+            self._counts.cached += not self._folder.evicted
+            self._counts.evicting += self._folder.evicted > 0
+        return copy if is_there else None
+
+    def _identity_of(self, url: str) -> Identity:
+        return identity_of(url, self._access.options, os.environ)
 
     def disk_failed(self, error: OSError) -> None:
         """Warn the user once, since reading goes on without the disk."""
         self._warn(f"reading without the disk cache where it fails: {error.strerror or type(error).__name__}")
 
-    async def put_aside(self, url: str, identity: Identity, copy: Copy) -> None:
+    async def put_aside(self, url: str, copy: Copy) -> None:
         """Take a copy out of use whose file is damaged.
 
         Readers that have it open go on with its sound stretches.
         """
         assert copy.header is not None, "it was read"
-        path = self._folder.final_path(identity, copy.header.etag, copy.header.size)
+        path = self._folder.final_path(self._identity_of(url), copy.header.etag, copy.header.size)
         try:
             name = await copy.file.run(self._folder.quarantine, path, copy.file.number)
         except OSError as error:
@@ -496,7 +529,7 @@ class Cache:
                 f"cannot be watched: {error.strerror} (see fs.inotify.max_user_instances)"
             )
             return
-        if await follow(file, wanted.url, self._inotify, self._patience_s, copy):
+        if await follow(file, wanted.url, self._inotify, 2 * self._access.network.stall_s, copy):
             self._stopped.pop(wanted.identity, None)
             header = await file.run(read_header, file.number)
             if header is not None and header.state is CopyState.COMPLETE:

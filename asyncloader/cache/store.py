@@ -1,88 +1,47 @@
-"""The stores of an engine, each wrapped in one that keeps whole shards on disk; and the cache's options."""
+"""The stores of a lane, each wrapped in one that keeps whole shards on disk; and the cache's options."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 
 from ..errors import StoreError
-from ..flow.budget import Budget
-from ..observe.statistics import NetworkCounts
 from ..quantity import parse_bytes
 from ..stores.pacing import Hedges
 from ..stores.reading import StoresByUrl
-from ..stores.store import BUFFER_BYTES, Access, Body, CacheSetting, Store, clip
+from ..stores.store import BUFFER_BYTES, Body, CacheSetting, Store, clip
 from ..stores.urls import scheme_of
 from ..types import Buffer
 from .copy import Copy, DamagedCopyError
-from .fetch import Cache, Start, Wanted
-from .folder import STRETCH_BYTES, Identity, identity_of
+from .fetch import Cache
+from .folder import STRETCH_BYTES
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(frozen=True)
 class CachedStores:
-    """The stores of all lanes of an engine, which keep what they read.
+    """The stores of one lane, which keep what they read; see ``reading.StoresByUrl``.
 
     Args:
         remote: The stores; those of local files are not wrapped.
-        access: How the stores are reached.
-        setting: Of the cache.
-        resources: The engine's; it closes the cache before the clients that the cache reads from.
-        start: ``Engine.submit``.
-        counts: Of the process.
-        budget: Of the process.
-        shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
+        cache: Shared by all lanes of an engine.
+        lane: Which one.
     """
 
     remote: StoresByUrl
-    access: Access
-    setting: CacheSetting
-    resources: AsyncExitStack
-    start: Start
-    counts: NetworkCounts
-    budget: Budget
-    shares: bool = False
+    cache: Cache
+    lane: int
 
-    def __post_init__(self) -> None:
-        self._sha256s: dict[str, bytes] = {}
-        self._cache: Cache | None = None
-        self._opening = asyncio.Lock()
-
-    def promise(self, url: str, sha256: bytes | None) -> None:
-        """Store what an index promises of a shard before it is read; storing all digests would be large."""
-        if sha256 is not None:
-            self._sha256s[url] = sha256
-
-    def for_lane(self, lane: int) -> StoresByUrl:
-        """These stores, as one lane reads from them."""
-        return _LaneStores(self, lane)
-
-    async def of(self, url: str, lane: int) -> Store:
+    async def of(self, url: str) -> Store:
         """The store that serves ``url``."""
         store = await self.remote.of(url)
         if scheme_of(url).is_local:
             return store
-        async with self._opening:
-            if self._cache is None:
-                opened = Cache.open(self.setting, self.start, self.access.network, self.budget)
-                self._cache = await self.resources.enter_async_context(opened)
-        options, counts = self.access.options, self.counts
-        return CachedStore(store, self._cache, options, self._sha256s, lane, self.shares, counts)
-
-
-@dataclass(frozen=True)
-class _LaneStores:
-    stores: CachedStores
-    lane: int
-
-    async def of(self, url: str) -> Store:
-        return await self.stores.of(url, self.lane)
+        self.cache.open()
+        return CachedStore(store, self.cache, self.lane)
 
     def hedges_of(self, url: str) -> Hedges | None:
         """None: reads from disk are not hedged."""
@@ -105,36 +64,17 @@ class CachedStore:
 
     Args:
         remote: Answers what the cache cannot; its reads retry and resume.
-        cache: Shared by all stores of an engine.
-        options: The storage options of ``remote``: an endpoint among them is part of a shard's identity.
-        sha256s: The digests of shards by an index, by URL. A file that differs is not used.
-        lane: The reading lane: lanes take turns where shards have to be downloaded.
-        shares: Whether lanes share shards.
-        counts: Counts each shard that is read while it is being downloaded.
+        cache: Open.
+        lane: The reading lane.
     """
 
     remote: Store
     cache: Cache
-    options: Mapping[str, Any]
-    sha256s: Mapping[str, bytes] = field(default_factory=dict)
-    lane: int = 0
-    shares: bool = False
-    counts: NetworkCounts = field(default_factory=NetworkCounts)
+    lane: int
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        identity = identity_of(url, self.options, os.environ)
-        copy = await self.cache.copy_of(
-            Wanted(
-                url,
-                identity,
-                self.remote,
-                opens=etag is None,
-                loads=etag is None and (start == 0 or self.shares),
-                sha256=self.sha256s.get(url),
-                lane=self.lane,
-            )
-        )
+        copy = await self.cache.copy_of(url, self.remote, self.lane, start, etag)
         header = None if copy is None else copy.header
         if copy is None or header is None or etag not in (None, header.etag) or start >= header.size:
             if copy is not None:
@@ -142,24 +82,21 @@ class CachedStore:
             async with self.remote.read(url, start, stop, etag=etag) as body:
                 yield body
             return
-        if copy.growing and etag is None:
-            self.counts.cached += not self.cache.has_evicted
-            self.counts.evicting += self.cache.has_evicted
         try:
             end = min(stop, header.size)
-            async with aclosing(self._chunks(copy, url, identity, start, end, header.etag)) as chunks:
+            async with aclosing(self._chunks(copy, url, start, end, header.etag)) as chunks:
                 yield Body(start, end, header.size, header.etag, chunks)
         finally:
             copy.close()
 
     async def _chunks(
-        self, copy: Copy, url: str, identity: Identity, offset: int, end: int, etag: str
+        self, copy: Copy, url: str, offset: int, end: int, etag: str
     ) -> AsyncGenerator[Buffer, None]:
         while offset < end:
             if offset < copy.filled:
                 # Up to the end of a stretch, so that the next piece begins with one.
                 most = offset - offset % STRETCH_BYTES + BUFFER_BYTES
-                piece = await self._piece(copy, url, identity, offset, min(most, end, copy.filled))
+                piece = await self._piece(copy, url, offset, min(most, end, copy.filled))
                 if not piece:
                     break
                 for chunk in piece:
@@ -183,14 +120,14 @@ class CachedStore:
                     return
         # The reader above compares the bytes with what was promised.
 
-    async def _piece(self, copy: Copy, url: str, identity: Identity, start: int, stop: int) -> list[Buffer]:
+    async def _piece(self, copy: Copy, url: str, start: int, stop: int) -> list[Buffer]:
         """Bytes of the copy; none if the disk cannot read them, or they are damaged."""
         try:
             return await copy.read(start, stop)
         except StoreError:
             raise
         except DamagedCopyError:
-            await self.cache.put_aside(url, identity, copy)
+            await self.cache.put_aside(url, copy)
         except OSError as error:
             self.cache.disk_failed(error)
         return []

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..blocks import Block, Columns, Place, Rows, bytes_of
+from ..cache.fetch import Cache
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..flow.budget import Budget, Reservation
@@ -139,23 +140,22 @@ def _held_bytes(block: Block) -> int:
 
 
 def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
-    """One set of clients of stores for all lanes of an engine.
+    """The stores of a lane, over one set of clients and one cache for all lanes of an engine.
 
     Args:
         access: How shards are reached.
-        lane: One of them.
+        lane: Whose.
         shares: Whether several lanes read parts of one shard.
     """
     services, engine = lane.services, lane.services.engine
     if id(access) not in services.clients:
-        stores: Any = Stores(engine.resources, access, services.network, services.traffic)
-        if access.cache is not None:
-            budget = lane.budget if isinstance(lane.budget, Budget) else lane.budget.budget
-            made = engine.resources, engine.submit, services.network, budget
-            stores = CachedStores(stores, access, access.cache, *made, shares=shares)
-        services.clients[id(access)] = stores
-    found: Stores | CachedStores = services.clients[id(access)]
-    return found
+        made = Stores(engine.resources, access, services.network, services.traffic)
+        budget = lane.budget if isinstance(lane.budget, Budget) else lane.budget.budget
+        is_cached = access.cache is not None
+        cache = Cache(access, engine, services.network, budget, shares) if is_cached else None
+        services.clients[id(access)] = made, cache
+    stores, cache = services.clients[id(access)]
+    return stores if cache is None else CachedStores(stores, cache, lane.topology.lane)
 
 
 # --- footers of shards, kept from epoch to epoch ---
@@ -325,7 +325,7 @@ class Shards:
         stores = stores_of(self.access, lane, shares=self.is_indexed)
         work = partial(
             read_shards,
-            stores.for_lane(lane.topology.lane) if isinstance(stores, CachedStores) else stores,
+            stores,
             (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
             lane.budget.claim(lane.topology.lane),
             out,
@@ -482,7 +482,7 @@ class Shards:
         """What to read of a shard."""
         url = self.urls[shard]
         if isinstance(stores, CachedStores) and (check := self._check(shard)) is not None:
-            stores.promise(url, check.sha256)
+            stores.cache.promise(url, check.sha256)
         plan = open_plan(
             self.formats[shard],
             start_sample=cut.first,

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from asyncloader.cache.fetch import Cache
-from asyncloader.cache.store import CachedStore
+from asyncloader.cache.store import CachedStores
 from asyncloader.flow.budget import Budget, claim_alone
 from asyncloader.flow.channel import Channel, EndOfChannel
 from asyncloader.flow.engine import Engine
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.reading import read_shards
-from asyncloader.stores.store import Body, CacheSetting, NetworkPolicy, Store
+from asyncloader.stores.store import Access, Body, CacheSetting, NetworkPolicy, Store
 
 __all__ = ["Epoch", "begin", "read_epoch", "start_program"]
 
@@ -50,7 +51,9 @@ class Epoch:
     def __enter__(self) -> Epoch:
         self.engine.start()
         shards = [(url, self._begin) for url in self._urls]
-        stores: Any = self
+        access, budget = Access(network=self._network, cache=self._setting), Budget(128 << 20, [0])
+        cache = Cache(access, self.engine, NetworkCounts(), budget)
+        stores = CachedStores(self, cache, 0)
         self.engine.submit(partial(read_shards, stores, shards, claim_alone(64 << 20), self.out), self.out)
         return self
 
@@ -60,13 +63,8 @@ class Epoch:
     async def of(self, url: str) -> Store:
         async with self._opening:
             if self._store is None:
-                resources = self.engine.resources
-                http: Store = await resources.enter_async_context(HttpStore.open())
-                if self._digests is not None:
-                    http = _Promising(http, self._digests)
-                opened = Cache.open(self._setting, self.engine.submit, self._network, Budget(128 << 20, [0]))
-                cache = await resources.enter_async_context(opened)
-                self._store = CachedStore(http, cache, {})
+                http: Store = await self.engine.resources.enter_async_context(HttpStore.open())
+                self._store = http if self._digests is None else _Promising(http, self._digests)
         return self._store
 
     def hedges_of(self, url: str) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from asyncloader import testing
 from asyncloader.cache.fetch import Cache
 from asyncloader.cache.store import CachedStore
 from asyncloader.flow.budget import Budget
-from asyncloader.flow.engine import EngineStopped, Scope
+from asyncloader.flow.engine import Engine, EngineStopped, Scope
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.store import NetworkPolicy
+from asyncloader.stores.store import Access
 
 CONTENT = os.urandom(3_000_000)
 Serve = Callable[..., testing.Server]
@@ -39,7 +42,9 @@ async def read_all(store: CachedStore, url: str) -> bytes:
     return bytes(content)
 
 
-async def test_reading_can_be_cancelled_at_every_await(serve: Serve, new_run: Any, kept: Any) -> None:
+async def test_reading_can_be_cancelled_at_every_await(
+    serve: Serve, new_run: Any, kept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, setting = serve({"x": CONTENT}), new_run()
     url, budget = server.url_of("x"), Budget(128 << 20, [0])
     await asyncio.to_thread(int)  # the loop's first thread
@@ -50,8 +55,12 @@ async def test_reading_can_be_cancelled_at_every_await(serve: Serve, new_run: An
             while finished < 2:
                 with suppress(_End, EngineStopped):
                     scope = Scope()  # left before the cache, as an engine's is
-                    async with Cache.open(setting, scope.start, NetworkPolicy(), budget) as cache, scope:
-                        reading = asyncio.create_task(read_all(CachedStore(http, cache, {}), url))
+                    engine = Engine()  # only what it runs and closes is used: the loop is the test's
+                    monkeypatch.setattr(engine, "submit", scope.start)
+                    async with engine.resources, scope:
+                        cache = Cache(Access(cache=setting), engine, NetworkCounts(), budget)
+                        cache.open()
+                        reading = asyncio.create_task(read_all(CachedStore(http, cache, 0), url))
                         for _ in range(steps):
                             await asyncio.sleep(0.0002)
                         finished = finished + 1 if reading.done() else 0
