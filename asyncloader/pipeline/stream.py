@@ -211,16 +211,16 @@ def _next_batch(job: LanesJob, lane: Lane, tables: Tables | None, batches: Batch
         if batch is None:
             return None, Note(number, None)
         collated = _collate(job, lane, batch.block)
+        if lane.stopwatch.recorder is not None:
+            lane.stopwatch.recorder.batch(collated)
+        components = len(counted_names(job.stages.source))
+        counts = batch.count_components(components) if components else ()
+        references = None if tables is None else tables.refer(batch.bases())
+        size = batch.samples, bytes_of(collated), batch.tokens
+        return collated, Note(number, batch.position, *size, counts, references)
     except Exception as error:
         add_note(error, f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
-    if lane.stopwatch.recorder is not None:
-        lane.stopwatch.recorder.batch(collated)
-    components = len(counted_names(job.stages.source))
-    counts = batch.count_components(components) if components else ()
-    references = None if tables is None else tables.refer(batch.bases())
-    size_bytes = bytes_of(collated)
-    return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, references)
 
 
 def _collate(job: LanesJob, lane: Lane, block: Block) -> Any:
