@@ -208,17 +208,17 @@ def _next_batch(job: LanesJob, lane: Lane, batches: Batches) -> tuple[Any, Note]
         if batch is None:
             return None, Note(number, None)
         collated = _collate(job, lane, batch.block)
+        if lane.stopwatch.recorder is not None:
+            lane.stopwatch.recorder.batch(collated)
+        components = len(counted_names(job.stages.source))
+        origins = batch.origins() if components or job.is_audited else None
+        counts = () if origins is None or not components else origins.count_components(components)
+        size = batch.samples, bytes_of(collated), batch.tokens
+        kept = origins if job.is_audited else None
+        return collated, Note(number, batch.position, *size, counts, kept)
     except Exception as error:
         add_note(error, f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
-    if lane.stopwatch.recorder is not None:
-        lane.stopwatch.recorder.batch(collated)
-    components = len(counted_names(job.stages.source))
-    origins = batch.origins() if components or job.is_audited else None
-    counts = () if origins is None or not components else origins.count_components(components)
-    origins = origins if job.is_audited else None
-    size_bytes = bytes_of(collated)
-    return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, origins)
 
 
 def _collate(job: LanesJob, lane: Lane, block: Block) -> Any:
