@@ -8,7 +8,6 @@ import errno
 import hashlib
 import os
 import struct
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from ..errors import StoreError
 from ..flow.budget import claim_alone
 from ..flow.channel import Channel, EndOfChannel
 from ..flow.engine import Scope
+from ..flow.process import has_linux
 from ..formats.digest import Verifier
 from ..stores.failures import changed
 from ..stores.reading import ShardChunks, read_shards
@@ -227,7 +227,7 @@ class Inotify:
     """
 
     def __init__(self) -> None:
-        if sys.platform != "linux":
+        if not has_linux():
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._number = _checked(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._changed: dict[int, Callable[[], None]] = {}
