@@ -112,6 +112,14 @@ def _fork_servers() -> Iterator[list[ForkServer]]:
         server.close()
 
 
+@pytest.fixture(params=["native", pytest.param("portable", marks=pytest.mark.slow)])
+def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a test once more on what all systems have, as far as Linux can: see ``has_linux``."""
+    if request.param == "portable":
+        monkeypatch.setenv("ASYNCLOADER_PORTABLE", "1")
+    return str(request.param)
+
+
 @pytest.fixture
 def fork_server(_fork_servers: list[ForkServer], request: pytest.FixtureRequest) -> ForkServer:
     """Keep the process that workers come from, so that a loader with workers starts in milliseconds.

@@ -7,12 +7,12 @@ import ctypes
 import errno
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
 from ..errors import StoreError
+from ..flow.process import has_linux
 from ..stores.urls import redact
 from .copy import Copy, Descriptor
 from .folder import CopyState
@@ -38,7 +38,7 @@ class Inotify:
     """
 
     def __init__(self) -> None:
-        if sys.platform != "linux":
+        if not has_linux():
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._number = _checked(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._changed: dict[int, Callable[[], None]] = {}

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import format_stack, is_in_users_code
+from .process import patience_s
 
 
 class Waiter(Protocol):
@@ -530,12 +531,13 @@ class Producer(Generic[T]):
         here = threading.current_thread()
         if here is not self._starter and here.name.startswith(OWN_THREADS):
             return
-        self._thread.join(_CLOSE_DEADLINE_S)
+        waited_s = patience_s(_CLOSE_DEADLINE_S)
+        self._thread.join(waited_s)
         if self._thread.is_alive():
             warnings.warn(
-                f"{self._thread.name} is still inside a function of the dataset {_CLOSE_DEADLINE_S} s after "
-                "the loader was closed; it ends when that function returns",
-                ResourceWarning,
+                f"{self._thread.name} is still inside a function of the dataset {waited_s:g} s after the "
+                f"loader was closed; it ends when that function returns. It is at\n{self.describe_stack()}",
+                RuntimeWarning,
                 stacklevel=2,
             )
 

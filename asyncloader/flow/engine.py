@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from .channel import OWN_THREADS, Channel, call_in_loop
-from .process import occupy_standard_descriptors
+from .process import occupy_standard_descriptors, patience_s
+from .threads import DaemonExecutor
 
 MakeContext: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -281,9 +282,10 @@ class Engine:
         here = threading.current_thread()
         if here is self._thread or here.name.startswith(OWN_THREADS):
             return
-        self._thread.join(_STOP_DEADLINE_S)
+        waited_s = patience_s(_STOP_DEADLINE_S)
+        self._thread.join(waited_s)
         if self._thread.is_alive():
-            raise RuntimeError(f"{self._name} did not stop within {_STOP_DEADLINE_S} s: a task is stuck")
+            raise RuntimeError(f"{self._name} did not stop within {waited_s} s: a task is stuck")
         if (error := self._residents.take_error()) is not None:
             raise error
 
@@ -317,6 +319,7 @@ class Engine:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(DaemonExecutor())
         self._stopping = asyncio.Event()
         async with self.resources, Scope() as self._residence:
             try:

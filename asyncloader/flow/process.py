@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -15,6 +16,25 @@ from pathlib import Path
 
 # The variable with the program: in the command, `ps` would show it for every worker.
 _VARIABLE = "ASYNCLOADER_PROGRAM"
+
+
+def has_linux() -> bool:
+    """Whether to use what only Linux has: memfd, pidfd, prctl, inotify, ``/proc``.
+
+    With ``ASYNCLOADER_PORTABLE`` in the environment Linux does without, so that tests there run what other
+    systems do.
+    """
+    return sys.platform == "linux" and not os.environ.get("ASYNCLOADER_PORTABLE")
+
+
+def patience_s(usual_s: float, at_exit: float = 1.0) -> float:
+    """How long closing waits for something that should end: less when the interpreter exits.
+
+    Args:
+        usual_s: Seconds while the program goes on, which the end of a function or a file system may take.
+        at_exit: The most when nothing is left to be done but to end the process.
+    """
+    return usual_s if threading.main_thread().is_alive() else min(usual_s, at_exit)
 
 
 def clean_python(program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Calls of the user's functions on threads, whose results are taken in the order of the calls.
+"""Calls on threads: of the user's functions, whose results are taken in order, and of what blocks a loop.
 
 Laws:
 
@@ -15,18 +15,129 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import format_stack
-from .engine import Engine
+from .process import patience_s, usable_processors
+
+if TYPE_CHECKING:  # it uses these threads
+    from .engine import Engine
 
 R = TypeVar("R")
 
-# Far above the time to decode a sample, and short enough to wait for when a loop or a program is left.
+# Far above the time to decode a sample or to read a part of a file, and short enough to wait for when a loop
+# or a program is left.
 _CLOSE_DEADLINE_S = 2.0
+
+# Below the engine's own deadline, so that the warning names what is stuck.
+_FILES_AT_EXIT_S = 0.5
+
+
+class DaemonThreads:
+    """Threads that make calls: one that is idle, or one more.
+
+    Args:
+        most: How many at a time.
+        name: Of the threads, before their number.
+        what: The calls, for messages.
+    """
+
+    def __init__(self, most: int, name: str, what: str) -> None:
+        self._most = most
+        self._name = name
+        self._what = what
+        self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+
+    def start(self, call: Callable[[], object]) -> None:
+        """Make ``call``, which raises nothing, as soon as a thread is idle. Always from the same thread."""
+        self._asked.put(call)
+        if len(self._threads) < self._most and not self._idle.acquire(blocking=False):
+            # They do not refer to this object, which may be collected before they end.
+            thread = _Thread(
+                target=_work,
+                args=(self._asked, self._idle),
+                name=f"{self._name}_{len(self._threads)}",
+                daemon=True,
+            )
+            thread.serves = threading.current_thread()
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self, at_exit_s: float) -> None:
+        """End the threads, and warn of calls that do not return. Those that were not begun are dropped.
+
+        Args:
+            at_exit_s: How long to wait for the others when the interpreter exits.
+        """
+        with suppress(Empty):
+            while True:
+                self._asked.get_nowait()
+        for _ in self._threads:
+            self._asked.put(None)
+        waited_s = patience_s(_CLOSE_DEADLINE_S, at_exit_s)
+        deadline = monotonic() + waited_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - monotonic()))
+        stuck = [thread for thread in self._threads if thread.is_alive()]
+        frame = sys._current_frames().get(stuck[0].ident or 0) if stuck else None
+        if frame is not None:  # else all have returned by now
+            warnings.warn(
+                f"{len(stuck)} call{'s' * (len(stuck) > 1)} {self._what} had not returned {waited_s:g} s "
+                f"after the loader was closed; their threads end when they return. {stuck[0].name} is at\n"
+                f"{format_stack(frame)}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class _Thread(threading.Thread):
+    #: The thread that takes the results; named when what it waits for is described.
+    serves: threading.Thread
+
+
+def _work(asked: SimpleQueue[Callable[[], object] | None], idle: threading.Semaphore) -> None:
+    while (call := asked.get()) is not None:
+        call()
+        del call  # so that its result is not kept while this waits for the next one
+        idle.release()
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """A loop's threads for what blocks, such as reading a file, which never returns if its disk hangs.
+
+    asyncio takes no executor of another class, so this one is derived from it, and uses nothing of it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        most = min(32, usable_processors() + 4)  # as asyncio's own
+        self._own = DaemonThreads(most, "asyncloader-files", "beside the event loop, such as reads of files,")
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See ``Executor``; called on the loop alone."""
+        future = Future[Any]()
+        self._own.start(partial(_settle, future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads, however long their calls may take."""
+        self._own.close(_FILES_AT_EXIT_S)
+
+
+def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:  # for the task that waits
+            future.set_exception(error)
+            del future  # the error's traceback holds this frame
 
 
 class Threads(Generic[R]):
@@ -40,15 +151,10 @@ class Threads(Generic[R]):
     """
 
     def __init__(self, count: int, name: str, what: str, engine: Engine) -> None:
-        self._count = count
-        self._name = name
-        self._what = what
         self._engine = engine
-        self._asked: SimpleQueue[_ThreadCall[R] | None] = SimpleQueue()
         #: Calls whose results were not taken, oldest first.
         self._calls: deque[_ThreadCall[R]] = deque()
-        self._threads: list[threading.Thread] = []
-        self._idle = threading.Semaphore(0)
+        self._threads = DaemonThreads(count, name, f"of {what}")
         # Re-entrant: a garbage collection while it is held may run the finalizer that stops the engine.
         self._changed = threading.Condition(threading.RLock())
         self._forget = engine.on_stop(self._wake)
@@ -56,16 +162,7 @@ class Threads(Generic[R]):
     def submit(self, call: Callable[[], R]) -> None:
         """Make ``call`` as soon as a thread is idle."""
         self._calls.append(asked := _ThreadCall(call))
-        self._asked.put(asked)
-        if len(self._threads) < self._count and not self._idle.acquire(blocking=False):
-            # They do not refer to this object, which may be collected before they end.
-            arguments = (self._asked, self._idle, self._changed)
-            thread = _Thread(
-                target=_work, args=arguments, name=f"{self._name}_{len(self._threads)}", daemon=True
-            )
-            thread.serves = threading.current_thread()
-            self._threads.append(thread)
-            thread.start()
+        self._threads.start(partial(asked.make, self._changed))
 
     @property
     def is_first_done(self) -> bool:
@@ -91,38 +188,11 @@ class Threads(Generic[R]):
         """End the threads. Calls that were not begun are dropped, and so are the results of the others."""
         self._forget()
         self._calls.clear()
-        with suppress(Empty):
-            while True:
-                self._asked.get_nowait()
-        for _ in self._threads:
-            self._asked.put(None)
-        deadline = monotonic() + _CLOSE_DEADLINE_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - monotonic()))
-        if stuck := [thread for thread in self._threads if thread.is_alive()]:
-            self._report(stuck)
-
-    def _report(self, stuck: list[threading.Thread]) -> None:
-        frame = sys._current_frames().get(stuck[0].ident or 0)
-        if frame is None:
-            return  # it has returned now
-        calls = f"{len(stuck)} call{'s' * (len(stuck) > 1)} of {self._what}"
-        warnings.warn(
-            f"{calls} had not returned {_CLOSE_DEADLINE_S:g} s after the loader was closed; their threads "
-            f"end when they return. {stuck[0].name} is at\n"
-            f"{format_stack(frame)}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        self._threads.close(at_exit_s=1.0)
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-class _Thread(threading.Thread):
-    #: The thread that takes the results; named when what it waits for is described.
-    serves: threading.Thread
 
 
 class _ThreadCall(Generic[R]):
@@ -136,13 +206,16 @@ class _ThreadCall(Generic[R]):
         self._error: BaseException | None = None
         self.is_done = False
 
-    def make(self) -> None:
+    def make(self, changed: threading.Condition) -> None:
         assert self._call is not None
         call, self._call = self._call, None  # its arguments are freed with it
         try:
             self._result.append(call())
         except BaseException as error:  # any error is passed to the consumer
             self._error = error
+        with changed:
+            self.is_done = True
+            changed.notify_all()
 
     def result(self) -> R:
         error, self._error = self._error, None
@@ -152,15 +225,3 @@ class _ThreadCall(Generic[R]):
             finally:
                 del error  # its traceback refers to this frame
         return self._result.pop()
-
-
-def _work(
-    asked: SimpleQueue[_ThreadCall[R] | None], idle: threading.Semaphore, changed: threading.Condition
-) -> None:
-    while (call := asked.get()) is not None:
-        call.make()
-        with changed:
-            call.is_done = True
-            changed.notify_all()
-        del call  # so that its result is not kept while this waits for the next one
-        idle.release()

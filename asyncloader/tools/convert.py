@@ -228,7 +228,7 @@ def convert(
 
 def _workers(num_workers: int | None) -> int:
     if num_workers is None:
-        return min(usable_processors(), _MOST_WORKERS) if hasattr(os, "memfd_create") else 0
+        return min(usable_processors(), _MOST_WORKERS) if hasattr(os, "fork") else 0
     return as_count("num_workers", num_workers, least=0)
 
 

@@ -12,7 +12,6 @@ Laws:
 
 from __future__ import annotations
 
-import os
 import pickle
 import queue
 import select
@@ -35,7 +34,7 @@ from ..flow.channel import EndOfChannel
 from ..observe.stopwatch import SENDING
 from ..torch_private import ExceptionWrapper
 from ..workers.by_value import any_class_came
-from ..workers.link import MOST_INLINE_BYTES, Announced, Link, socketpair
+from ..workers.link import MOST_INLINE_BYTES, Announced, Bell, Link, socketpair
 from ..workers.packing import Keep, Packed, take_apart
 from ..workers.slots import OpenSlot
 from .timing import LoopStats, Worked, WorkerTimer
@@ -280,9 +279,9 @@ class LinkContext(BaseContext):
         self._behind: set[int] = set()
         self._lock = threading.Lock()
         self._is_wanted_awake = self._is_receiving = self._is_closed = False
-        self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._woken = Bell()
         # Also where torch refuses to make an iterator, which then never closes this.
-        self._close_woken = weakref.finalize(self, os.close, self._woken)
+        self._close_woken = weakref.finalize(self, self._woken.close)
         self._close_woken.atexit = False
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
@@ -379,8 +378,8 @@ class LinkContext(BaseContext):
 
     def _take(self, descriptor: int) -> Any:
         """What is ready there; None if it is no result."""
-        if descriptor == self._woken:
-            os.eventfd_read(self._woken)
+        if descriptor == self._woken.fileno():
+            self._woken.silence()
             woken, self._is_wanted_awake = self._is_wanted_awake, False
             return _WOKEN if woken else None
         if descriptor in self._processes:
@@ -397,6 +396,8 @@ class LinkContext(BaseContext):
             self._behind.discard(descriptor)
             del self._open[descriptor]
             return None
+        if tasks.link.holds_message:
+            self._ready.append(descriptor)
         return self._open_result(tasks, announced)
 
     def _take_last(self, sentinel: int) -> Any:
@@ -430,14 +431,14 @@ class LinkContext(BaseContext):
                 tasks.let_far_go()
                 self._processes[process.sentinel] = tasks, process
                 self._poll.register(process.sentinel, select.POLLIN)
-            os.eventfd_write(self._woken, 1)  # the thread that pins batches has begun to wait
+            self._woken.ring()  # the thread that pins batches has begun to wait
 
     def wake(self) -> None:
         """Have a ``get`` that waits return ``(None, None)``; from any thread."""
         with self._lock:
             if not self._is_closed:
                 self._is_wanted_awake = True
-                os.eventfd_write(self._woken, 1)
+                self._woken.ring()
 
     def let_go(self) -> None:
         """Have the workers end."""
@@ -454,7 +455,7 @@ class LinkContext(BaseContext):
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
             if self._is_receiving:
-                os.eventfd_write(self._woken, 1)
+                self._woken.ring()
             elif not was_closed:
                 self._close_all()
 

@@ -6,7 +6,7 @@ Laws:
 * It never runs the user's code, neither the main module nor a job; its children do that.
 * It sleeps until a descriptor wakes it: a request, a worker's lifeline, a child's end, the parent's end.
 * It does not outlive its parent: when that ends, however it ends, the workers are killed and reaped at once.
-  When it is itself killed, the kernel kills the workers.
+  When it is itself killed, so are the workers.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ import os
 import selectors
 import signal
 import socket
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from .link import LARGEST_MESSAGE_BYTES, READY, FromServer, receive_message, send_message
+from ..flow.channel import EndOfChannel
+from ..flow.process import has_linux
+from .link import READY, FromServer, MessageSocket
 
 
-def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:
-    """Import the modules, then serve fork requests until the control socket's other end, or the parent,
-    is gone."""
+def main(control_descriptor: int, modules: Sequence[str]) -> NoReturn:
+    """Import the modules, then serve fork requests until the parent has closed its end, or has ended."""
     # The terminal sends Ctrl-C to the whole group; the parent decides what happens to the workers. It started
     # this process with the signal blocked, so that it cannot arrive before this line.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    control = socket.socket(fileno=control_descriptor)
-    control.set_inheritable(False)
+    os.set_inheritable(control_descriptor, False)
+    control = MessageSocket(socket.socket(fileno=control_descriptor))
     try:
         for name in modules:
             importlib.import_module(name)
         gc.freeze()  # what is here stays; workers' collections must not write to, and so copy, these pages
-        server = _Server(control, parent_pid)
+        server = _Server(control)
     except BaseException:
-        control.send(traceback.format_exc().encode(errors="replace")[-LARGEST_MESSAGE_BYTES:])
+        control.post(traceback.format_exc().encode(errors="replace"))
+        control.drain()
         os._exit(1)
-    control.send(READY)
+    control.post(READY)
     try:
         server.serve()
     finally:
@@ -51,9 +54,9 @@ def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> No
 
 
 class _Server:
-    def __init__(self, control: socket.socket, parent_pid: int) -> None:
+    def __init__(self, control: MessageSocket) -> None:
         self._control = control
-        self._lifelines: dict[int, socket.socket] = {}
+        self._lifelines: dict[int, MessageSocket] = {}
         self._serving = True
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
@@ -61,11 +64,10 @@ class _Server:
         self._waker.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        self._parent = _watch_process(parent_pid)
+        #: A pipe that ends with this process, for its workers, where the kernel does not kill them.
+        self._life = None if has_linux() else os.pipe()
         self._when_readable(self._control, self._answer)
         self._when_readable(self._woken, self._reap)
-        if self._parent is not None:
-            self._when_readable(self._parent, self._stop)
 
     def serve(self) -> None:
         while self._serving:
@@ -78,19 +80,30 @@ class _Server:
         while self._lifelines:
             self._bury(*os.waitpid(-1, 0))
 
-    def _when_readable(self, descriptor: socket.socket | int, action: Callable[[], None]) -> None:
+    def _when_readable(
+        self, descriptor: socket.socket | MessageSocket | int, action: Callable[[], None]
+    ) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
     def _stop(self) -> None:
         self._serving = False
 
     def _answer(self) -> None:
-        message, descriptors = receive_message(self._control)
-        if not message:
-            return self._stop()
-        if message.startswith(b"import "):
-            return _preload(message.decode().split()[1:])
-        connection, lifeline = (socket.socket(fileno=descriptor) for descriptor in descriptors[:2])
+        while True:
+            try:
+                message, descriptors = self._control.receive()
+            except BlockingIOError:
+                return
+            except EndOfChannel:
+                return self._stop()
+            if descriptors:
+                self._answer_fork(descriptors)
+            else:
+                _preload(bytes(message).decode().split())
+
+    def _answer_fork(self, descriptors: Sequence[int]) -> None:
+        connection = socket.socket(fileno=descriptors[0])
+        lifeline = MessageSocket(socket.socket(fileno=descriptors[1]))
         try:
             self._fork(connection, lifeline, *descriptors[2:])
         except Exception as error:
@@ -101,8 +114,8 @@ class _Server:
             for descriptor in descriptors[2:]:
                 os.close(descriptor)
 
-    def _fork(self, connection: socket.socket, lifeline: socket.socket, *stored: int) -> None:
-        threads = len(os.listdir("/proc/self/task"))
+    def _fork(self, connection: socket.socket, lifeline: MessageSocket, *stored: int) -> None:
+        threads = len(os.listdir("/proc/self/task")) if has_linux() else threading.active_count()
         if threads != 1:
             raise RuntimeError(f"it has {threads} threads, started by a library that it imports")
         server = os.getpid()
@@ -115,26 +128,30 @@ class _Server:
         _tell(lifeline, FromServer.PID, b"%d" % pid)
 
     def _become_worker(
-        self, connection: socket.socket, lifeline: socket.socket, server: int, stored: Sequence[int]
+        self, connection: socket.socket, lifeline: MessageSocket, server: int, stored: Sequence[int]
     ) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             # A worker that kept another's descriptors would hold them open after the other's death.
-            for end in (self._control, self._woken, self._waker, lifeline, *self._lifelines.values()):
+            for each in (self._woken, self._waker):
+                each.close()
+            for end in (self._control, lifeline, *self._lifelines.values()):
                 end.close()
-            if self._parent is not None:
-                os.close(self._parent)
+            life = None
+            if self._life is not None:
+                life, alive = self._life
+                os.close(alive)
             self._selector.close()
             from ._worker_main import work
 
-            work(connection, server, *stored)
+            work(connection, server, life, *stored)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
 
-    def _cut(self, pid: int, lifeline: socket.socket) -> None:
+    def _cut(self, pid: int, lifeline: MessageSocket) -> None:
         # In the table means not yet reaped: only then is the pid certain to be the worker's.
         if self._lifelines.get(pid) is lifeline:
             self._selector.unregister(lifeline)
@@ -166,22 +183,5 @@ def _preload(modules: Sequence[str]) -> None:
     gc.freeze()  # see above
 
 
-def _tell(lifeline: socket.socket, kind: FromServer, text: bytes) -> None:
-    message = bytes([kind]) + text[: LARGEST_MESSAGE_BYTES - 1]
-    with suppress(OSError):  # the parent has closed this worker, and does not need it
-        send_message(lifeline, message, flags=socket.MSG_DONTWAIT)
-
-
-def _watch_process(pid: int) -> int | None:
-    """A descriptor that becomes readable when the parent ends.
-
-    The control socket is not enough: a process that the parent forked holds a copy of its other end. Where
-    the kernel (before 5.3) or a sandbox has no such descriptors, the control socket has to do.
-    """
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        descriptor = None
-    if os.getppid() != pid:
-        raise RuntimeError("the parent process ended while its fork server was starting")
-    return descriptor
+def _tell(lifeline: MessageSocket, kind: FromServer, text: bytes) -> None:
+    lifeline.post(bytes([kind]) + text)

@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -17,16 +18,18 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from time import monotonic
 
-from ..flow.process import clean_python, occupy_standard_descriptors
-from .lifeline import Lifeline, open_pipe
-from .link import READY, receive_message, send_message, socketpair, wait_readable
+from ..flow.channel import EndOfChannel
+from ..flow.process import clean_python, has_linux, occupy_standard_descriptors, patience_s
+from .lifeline import Lifeline, describe_process, open_pipe
+from .link import READY, MessageSocket, socketpair
 
 # The server ends within milliseconds of being asked. A second is for a machine that swaps.
 _STOP_DEADLINE_S = 1.0
+
+_log = logging.getLogger("asyncloader.workers")
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -40,17 +43,32 @@ import sys
 try:
     from asyncloader.workers._forkserver_main import main
 except BaseException:
-    import os, traceback
-    os.write(int(sys.argv[1]), traceback.format_exc().encode(errors="replace")[-16384:])
+    import os, struct, traceback
+    reason = traceback.format_exc().encode(errors="replace")[-16384:]
+    os.write(int(sys.argv[1]), struct.pack("<I?", len(reason), False) + reason)
     os._exit(1)
-main(int(sys.argv[1]), int(sys.argv[2]), MODULES)
+main(int(sys.argv[1]), MODULES)
 """
 
 
-# The server shared by one process, and what is held to look for it, by process id: a process that was forked
-# while another thread held the lock needs a free one.
-_servers: dict[int, weakref.ref[ForkServer]] = {}
+# The server shared by one process, by process id and by what it uses of the system; and what is held to look
+# for it: a process that was forked while another thread held the lock needs a free one.
+_servers: dict[tuple[int, bool], weakref.ref[ForkServer]] = {}
 _locks: dict[int, threading.Lock] = {}
+
+# This process's ends of connections to servers. A server ends with its parent, which it sees by the end of
+# the connection: so a process that is forked from the parent closes its copies.
+_controls = weakref.WeakSet[MessageSocket]()
+
+
+def _close_copies() -> None:
+    for control in _controls:
+        control.abandon()
+    _controls.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_copies)
 
 
 class ForkServer:
@@ -66,7 +84,7 @@ class ForkServer:
         self._preloaded: set[str] = set()
         self._ready = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._control: MessageSocket | None = None
         self._finalizer: weakref.finalize[..., ForkServer] | None = None
 
     @classmethod
@@ -74,29 +92,31 @@ class ForkServer:
         """This process's server, started if there is none alive. Hold it as long as it is to live.
 
         Raises:
-            RuntimeError: The platform has no memfd.
+            RuntimeError: See ``start``.
         """
-        pid = os.getpid()
-        with _locks.setdefault(pid, threading.Lock()):
-            server = _servers[pid]() if pid in _servers else None
+        key = os.getpid(), has_linux()
+        with _locks.setdefault(os.getpid(), threading.Lock()):
+            server = _servers[key]() if key in _servers else None
             if server is None or not server.alive:
                 server = cls()
                 server.start()
-                _servers[pid] = weakref.ref(server)
+                _servers[key] = weakref.ref(server)
             return server
 
     def start(self) -> None:
         """Start the process and return, while it is still importing.
 
         Raises:
-            RuntimeError: The platform has no memfd, or there is no Python executable to start.
+            RuntimeError: The platform cannot fork, or there is no Python executable to start.
         """
-        if not hasattr(os, "memfd_create"):
-            raise RuntimeError(f"worker processes need Linux (memfd), not {sys.platform}; use num_workers=0")
+        if not hasattr(os, "fork"):
+            raise RuntimeError(f"worker processes need a Unix, not {sys.platform}; use num_workers=0")
         assert self._process is None, "a fork server starts once"
         occupy_standard_descriptors()  # also for the server and its workers, which inherit them
         self._owner = os.getpid()
-        self._control, theirs = socketpair()
+        ours, theirs = socketpair()
+        self._control = MessageSocket(ours)
+        _controls.add(self._control)
         with theirs:
             self._process = _start_process(theirs.fileno())
         self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._owner, self._ready)
@@ -136,9 +156,10 @@ class ForkServer:
         try:
             if self._ready.is_set():
                 return
-            if not wait_readable([self._control], deadline):
-                raise TimeoutError
-            answer, _ = receive_message(self._control)
+            try:
+                answer = self._control.receive_before(deadline)
+            except EndOfChannel:
+                answer = b""
             if answer != READY:
                 reason = answer.decode(errors="replace") or "it ended without an error message"
                 self.close()
@@ -157,22 +178,20 @@ class ForkServer:
             missing = sorted(set(modules) - self._preloaded)
             self._preloaded.update(missing)
         if missing and self._control is not None:
-            with suppress(OSError):  # it has ended, which the next request for a worker raises
-                send_message(self._control, " ".join(["import", *missing]).encode())
+            self._control.post(" ".join(missing).encode())
 
     def fork(
         self,
         connection: socket.socket,
-        stored_job: int,
-        shared: int | None = None,
+        stored: Sequence[int],
         deadline: float | None = None,
     ) -> Lifeline:
         """Ask for a worker that runs the stored job; ``Lifeline.wait_started`` waits for it.
 
         Args:
             connection: The worker's end of its connection. The caller closes it afterwards.
-            stored_job: A memfd with the setting and the job. The caller closes it afterwards.
-            shared: One with what the job is called with, if that is anything; the same.
+            stored: Files that the caller closes too: with the setting and the job, and with what the job is
+                called with, if that is anything.
             deadline: Until when the server may take to start; see ``wait_ready``.
 
         Raises:
@@ -184,18 +203,20 @@ class ForkServer:
         self.wait_ready(deadline)
         assert self._control is not None
         ours, theirs = socketpair()
+        leash, theirs_of_leash = socketpair()
         stack, theirs_of_stack = open_pipe()
-        with theirs, theirs_of_stack:
-            try:
-                descriptors = [connection.fileno(), theirs.fileno(), stored_job, theirs_of_stack.fileno()]
-                descriptors += [] if shared is None else [shared]
-                send_message(self._control, b"fork", descriptors=descriptors)
-            except OSError as error:
-                ours.close()
-                stack.close()
-                self.close()  # so that ``alive`` is false at once: it may not be reaped yet
-                raise RuntimeError(f"the fork server (pid {self.pid}) has ended: {error}") from None
-        return Lifeline(ours, stack)
+        lifeline = Lifeline(MessageSocket(ours), stack, leash)
+        with theirs, theirs_of_leash, theirs_of_stack:
+            ends = (connection, theirs, theirs_of_stack, theirs_of_leash)
+            self._control.post(b"", [*(end.fileno() for end in ends), *stored])
+        if self._control.is_let_go:
+            lifeline.close()
+            self.close()  # so that ``alive`` is false at once: it may not be reaped yet
+            raise RuntimeError(f"the fork server (pid {self.pid}) has ended")
+        if not self._control.drain(deadline):
+            lifeline.close()
+            raise TimeoutError
+        return lifeline
 
     def close(self) -> None:
         """End the server; it kills the workers that are left. Idempotent."""
@@ -207,7 +228,7 @@ def _start_process(control: int) -> subprocess.Popen[bytes]:
     # One thread each, so that numpy's and torch's pools are never started and forking is safe.
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     program = _PROGRAM.replace("MODULES", repr(_loaded_modules()))
-    command, environment = clean_python(program, str(control), str(os.getpid()))
+    command, environment = clean_python(program, str(control))
     environment |= threads
     # The mask is inherited: the server ignores Ctrl-C from its first instruction.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -224,29 +245,30 @@ def _loaded_modules() -> list[str]:
 
 
 def _end(
-    process: subprocess.Popen[bytes], control: socket.socket, owner: int, ready: threading.Event
+    process: subprocess.Popen[bytes], control: MessageSocket, owner: int, ready: threading.Event
 ) -> None:
     if os.getpid() != owner:
-        # A forked process closes its copies, and leaves the server to its owner.
-        control.close()
+        # A forked process leaves the server to its owner.
         process.returncode = 0
         return
-    # shutdown works across such copies. Reading then ends when the server does, and not before.
-    with suppress(OSError):  # it has ended already
-        control.shutdown(socket.SHUT_WR)
+    # This works across such copies. Reading then ends when the server does, and not before.
+    control.let_go(socket.SHUT_WR)
     # While it still imports it does not listen, but neither does it have workers to kill.
-    if not (ready.is_set() and _ends_before(control, monotonic() + _STOP_DEADLINE_S)):
+    if not ready.is_set():
+        process.kill()
+    elif not _ends_before(control, monotonic() + patience_s(_STOP_DEADLINE_S, at_exit=0.5)):
+        what = describe_process(process.pid)
+        _log.warning("the process that workers come from (pid %d) %s; it was killed", process.pid, what)
         process.kill()
     control.close()
     process.wait()
 
 
-def _ends_before(control: socket.socket, deadline: float) -> bool:
-    while wait_readable([control], deadline):
-        try:
-            message, _ = receive_message(control)
-        except OSError:
-            return True
-        if not message:
-            return True
-    return False
+def _ends_before(control: MessageSocket, deadline: float) -> bool:
+    try:
+        while True:
+            control.receive_before(deadline)
+    except EndOfChannel:
+        return True
+    except TimeoutError:
+        return False

@@ -14,16 +14,24 @@ from time import monotonic
 from typing import BinaryIO
 
 from ..errors import WorkerDiedError, users_stacks_first
-from .link import FromServer, receive_message, wait_readable
+from ..flow.channel import EndOfChannel
+from ..flow.process import has_linux
+from .link import FromServer, MessageSocket, wait_readable
 
 
 class Lifeline:
-    """What the server reports of one worker. Safe from any thread; only ``wait_started`` blocks."""
+    """What the server reports of one worker. Safe from any thread; only ``wait_started`` blocks.
 
-    def __init__(self, end: socket.socket, stack: BinaryIO) -> None:
+    Args:
+        end: The server has the other end.
+        stack: What the worker writes its stack to on request.
+        leash: The worker has the other end, on which nothing is sent: shut down, it lets the worker go.
+    """
+
+    def __init__(self, end: MessageSocket, stack: BinaryIO, leash: socket.socket) -> None:
         self._end = end
-        #: What the worker writes its stack to on request.
         self.stack = stack
+        self._leash = leash
         self._lock = threading.Lock()
         self.pid: int | None = None
         self.exitcode: int | None = None
@@ -46,9 +54,9 @@ class Lifeline:
             WorkerDiedError: The server ended, which nothing but a signal makes it do.
             TimeoutError: It was not by then.
         """
-        if not wait_readable([self], deadline):
-            raise TimeoutError
-        self._hear(0)
+        while self.pid is None and not self.ended:
+            if not self._hear() and not wait_readable([self], deadline):
+                raise TimeoutError
         if self.pid is None and self.failure is None:
             raise WorkerDiedError("the process that workers are forked from was killed while it started one")
         if self.pid is None:
@@ -61,29 +69,39 @@ class Lifeline:
 
     def advance(self) -> bool:
         """Read what has come; returns whether the worker has ended."""
-        while not self.ended and self._hear(socket.MSG_DONTWAIT):
+        while not self.ended and self._hear():
             pass
         return self.ended
 
+    def let_go(self) -> None:
+        """Tell the worker, amid a batch too, that no further batches are needed."""
+        with suppress(OSError):  # it has ended already
+            self._leash.shutdown(socket.SHUT_WR)
+
     def kill(self) -> None:
         """Have the server kill the worker, and report its end as usual."""
-        with suppress(OSError):  # it has ended already
-            self._end.shutdown(socket.SHUT_WR)
+        self._end.let_go(socket.SHUT_WR)
 
     def close(self) -> None:
         """Release the worker: if it still lives, it is killed."""
         self._end.close()
+        self._leash.close()
         self.stack.close()
 
-    def _hear(self, flags: int) -> bool:
+    def abandon(self) -> None:
+        """In a forked process: close the copies."""
+        self._end.abandon()
+        self._leash.close()
+        self.stack.close()
+
+    def _hear(self) -> bool:
+        """Read one message; False if none has come."""
         with self._lock:
             try:
-                message, _ = receive_message(self._end, flags)
+                message = bytes(self._end.receive()[0])
             except BlockingIOError:
                 return False
-            except OSError:
-                message = b""
-            if not message:
+            except (EndOfChannel, OSError):
                 self.ended = True  # reported before, or the server was killed and the worker with it
                 return True
             kind, text = FromServer(message[0]), message[1:].decode(errors="replace")
@@ -109,8 +127,12 @@ def wait_ended(lifelines: Iterable[Lifeline], patience_s: float) -> None:
 # On a signal that other programs do not use, faulthandler writes the worker's stack to a pipe of its
 # parent's. That runs in C, whatever holds the interpreter, and costs nothing until it is requested.
 
-# Programs and tools count real-time signals from either end, and seldom get this far.
-_SIGNAL = int(signal.SIGRTMAX) - 7 if hasattr(signal, "SIGRTMAX") else 0
+
+def _stack_signal() -> int:
+    # Programs and tools count real-time signals from either end, and seldom get this far. Without /proc it is
+    # not known who handles a signal, and the other one does nothing to who does not.
+    return int(signal.SIGRTMAX) - 7 if has_linux() else int(signal.SIGURG)
+
 
 # It takes a millisecond. A second is for a machine that swaps.
 _FIRST_PATIENCE_S = 1.0
@@ -124,6 +146,7 @@ _LONGEST_BYTES = 16 << 10
 # By the letter in /proc.
 _STATES = {
     "new": "is being started",
+    "?": "is running, or waits for something",
     "R": "is running",
     "S": "is sleeping, or waits for something",
     "I": "is idle",
@@ -132,7 +155,7 @@ _STATES = {
     "t": "is stopped by a debugger",
 }
 _ENDED = "has ended"
-_CAN_ANSWER = "RS"
+_CAN_ANSWER = "RS?"
 
 
 def describe_process(pid: int) -> str:
@@ -142,13 +165,15 @@ def describe_process(pid: int) -> str:
 
 def open_pipe() -> tuple[BinaryIO, BinaryIO]:
     """The parent's end and the worker's of what a stack is written to; neither ever blocks."""
-    ours, theirs = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    ours, theirs = os.pipe()
+    for end in (ours, theirs):
+        os.set_blocking(end, False)
     return open(ours, "rb", buffering=0), open(theirs, "wb", buffering=0)
 
 
 def show_stack_on_signal(pipe: int) -> None:
     """In a worker: write the stacks of all threads to ``pipe`` when the parent asks for them."""
-    faulthandler.register(_SIGNAL, file=pipe, all_threads=True, chain=False)
+    faulthandler.register(_stack_signal(), file=pipe, all_threads=True, chain=False)
 
 
 def observe(lifeline: Lifeline) -> str:
@@ -180,7 +205,7 @@ def _request_stack(pid: int, pipe: BinaryIO) -> bytes:
     while pipe.read(_LONGEST_BYTES):  # an answer that came too late for the previous request
         pass
     with suppress(ProcessLookupError):
-        os.kill(pid, _SIGNAL)
+        os.kill(pid, _stack_signal())
     stack = b""
     while len(stack) < _LONGEST_BYTES:
         if not wait_readable([pipe], monotonic() + (_NEXT_PATIENCE_S if stack else _FIRST_PATIENCE_S)):
@@ -194,6 +219,8 @@ def _request_stack(pid: int, pipe: BinaryIO) -> bytes:
 
 def _look(pid: int) -> tuple[str, bool]:
     """The letter of the process's state, and whether it would show its stack if it was sent the signal."""
+    if not has_linux():
+        return "?", True
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -201,5 +228,5 @@ def _look(pid: int) -> tuple[str, bool]:
     entries = dict(line.split(":", 1) for line in lines)
     state = entries["State"].split()[0]
     # Without a handler the signal would kill it: the user's code may have replaced ours, and removed its own.
-    listens = int(entries["SigCgt"], 16) >> (_SIGNAL - 1) & 1
+    listens = int(entries["SigCgt"], 16) >> (_stack_signal() - 1) & 1
     return state, bool(listens) and state in _CAN_ANSWER

@@ -11,12 +11,13 @@ Laws:
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pickle import PickleBuffer
@@ -24,12 +25,12 @@ from time import monotonic
 from typing import Generic, Self, TypeVar
 
 from ..flow.channel import ChannelClosed
-from ..flow.process import import_path
+from ..flow.process import import_path, patience_s
 from .by_value import dumps_outward
 from .forkserver import ForkServer
 from .lifeline import describe_process, wait_ended
-from .link import BatchSource, Setting, socketpair, store, wait_readable, wait_readable_async
-from .slots import InboundSlots, SharedStore
+from .link import BatchSource, Link, Setting, socketpair, wait_readable, wait_readable_async
+from .slots import SharedStore
 from .worker import GRACE_S, AnyWorker, Job, Reception, Worker
 
 # Several workers at once: waiting for any of them, and ending all.
@@ -206,10 +207,10 @@ class _Processes(WorkerRegistry[Worker]):
         for worker in workers:
             worker.let_go()
         lifelines = [worker.lifeline for worker in workers]
-        wait_ended(lifelines, max((worker.grace_s for worker in workers), default=0.0))
+        wait_ended(lifelines, patience_s(max((worker.grace_s for worker in workers), default=0.0)))
         for lifeline in lifelines:
             lifeline.kill()
-        wait_ended(lifelines, _KILL_DEADLINE_S)
+        wait_ended(lifelines, patience_s(_KILL_DEADLINE_S, at_exit=0.5))
         for worker in workers:
             worker.bury()
 
@@ -323,21 +324,23 @@ class WorkerPool(AnyPool[Worker]):
 
     def _ask_for(self, server: ForkServer, number: int, job: bytes, deadline: float | None) -> Worker:
         assert self._setting is not None
-        stored, shared = [store(replace(self._setting, number=number), job)], None
+        setting = replace(self._setting, number=number)
+        given: list[int] = []
         ours, theirs = socketpair()
         try:
+            with closing(SharedStore(pickle.dumps((setting, job), protocol=5), ())) as stored:
+                given.append(stored.duplicate())
             if self._registry.shared is not None:
-                stored.append(shared := self._registry.shared.duplicate())
-            lifeline = server.fork(theirs, stored[0], shared, deadline)
+                given.append(self._registry.shared.duplicate())
+            lifeline = server.fork(theirs, given, deadline)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
-            for descriptor in stored:
+            for descriptor in given:
                 os.close(descriptor)
-        slots = InboundSlots(self._setting.spare_bytes)
-        return Worker(number, ours, lifeline, slots, self._grace_s)
+        return Worker(number, Link(ours, 0, setting.spare_bytes), lifeline, self._grace_s)
 
 
 def pickled_job(number: int, job: Job) -> bytes:

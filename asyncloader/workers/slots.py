@@ -2,8 +2,9 @@
 
 Laws:
 
-* A slot is a memfd, made by the worker and passed by descriptor once. Both sides map it and close the
-  descriptor, so a slot costs no descriptor, has no name, and is gone when its last process is.
+* A slot is a file without a name (a memfd where there are such), made by the worker and passed by descriptor
+  once. Both sides map it and close the descriptor, so a slot costs no descriptor, and is gone when its last
+  process is.
 * A slot is lent for one batch. Whatever is built over it refers, through however many views, to one
   *lease*; when that is collected the slot is free again, and not before.
 * A lease may be collected in any thread and in the middle of a garbage collection: that takes no lock, it
@@ -15,7 +16,8 @@ Laws:
 * The worker never waits for a slot. It takes a free one or makes one, so a user who keeps every batch
   costs memory, not a deadlock; surplus free slots are given back to the kernel.
 * Free slots are bounded in number and in bytes. One that exceeds the bound alone is emptied by the parent as
-  its lease is collected: the worker hears of it only with the next credit, a batch later.
+  its lease is collected: the worker hears of it only with the next credit, a batch later. Where the system
+  cannot empty it, it is not used again.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ import ctypes
 import mmap
 import os
 import pickle
+import signal
 import threading
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -36,6 +40,7 @@ import numpy as np
 
 from ..blocks.memory import align
 from ..flow.channel import ChannelClosed
+from ..flow.process import has_linux
 from .packing import Bytes, Packed
 
 # The few C library calls that Python does not offer, or not in the form needed here.
@@ -53,8 +58,22 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    if hasattr(libc, "prctl"):
+        libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     return libc
+
+
+def make_file(name: str) -> int:
+    """A file without a name, in memory where the system has such files; tools show ``name`` of it."""
+    if has_linux():
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    from tempfile import mkstemp
+
+    # A file system in memory, if there is one. If not, pages that are in use seldom go to the disk.
+    folder = "/dev/shm"
+    descriptor, path = mkstemp(prefix=name, dir=folder if os.path.isdir(folder) else None)
+    os.unlink(path)
+    return descriptor
 
 
 def map_shared(descriptor: int, size_bytes: int) -> int:
@@ -71,13 +90,30 @@ def map_shared(descriptor: int, size_bytes: int) -> int:
     return address
 
 
-def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send this process ``signal_number`` when its parent ends, however it ends."""
-    _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+def die_with_parent(parent: int, life: int | None) -> None:
+    """Have this process killed when its parent ends, however it ends.
+
+    Args:
+        parent: The parent's process id.
+        life: A pipe's end, the other end of which the parent alone holds. None has the kernel do it.
+    """
+    if life is not None:
+        threading.Thread(target=_die_after, args=(life,), name="asyncloader-life", daemon=True).start()
+        return
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before the kernel was asked
+
+
+def _die_after(life: int) -> None:
+    os.read(life, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def name_process(name: str) -> None:
-    """The name shown by ``top`` and the out-of-memory killer; the kernel keeps 15 bytes of it."""
+    """The name shown by ``top`` and the out-of-memory killer, on Linux; the kernel keeps 15 bytes of it."""
+    if not has_linux():
+        return
     text = ctypes.create_string_buffer(name.encode()[:15])
     _libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0)
 
@@ -89,12 +125,10 @@ def keep_freed_memory() -> None:
     of that size, so each pays a page fault per 4 KiB, which costs more than parsing the HTTP they came
     in. 32 MiB is the highest mmap threshold glibc accepts.
     """
-    try:
+    with suppress(AttributeError):  # only glibc has such knobs
         mallopt = _libc().mallopt
-    except AttributeError:  # musl has no such knobs
-        return
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-    mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 # Pages of shared memory, and the leases that keep them in use.
@@ -104,7 +138,7 @@ NOTHING: Bytes = np.empty(0, np.uint8)
 
 
 class Pages:
-    """A memfd's pages, mapped as long as something refers to this."""
+    """A file's pages, mapped as long as something refers to this."""
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         address = map_shared(descriptor, size_bytes)
@@ -114,9 +148,13 @@ class Pages:
         # Not at exit: the process's end unmaps, and daemon threads may still read.
         weakref.finalize(self, _libc().munmap, address, size_bytes).atexit = False
 
-    def empty(self) -> None:
-        """Give the memory back to the kernel, for all who map it; it reads as zeros. Nothing lies over it."""
-        _libc().madvise(self.address, self.size_bytes, _MADV_REMOVE)
+    def empty(self) -> bool:
+        """Give the memory back to the kernel, for all who map it; it reads as zeros. Nothing lies over it.
+
+        Returns:
+            Whether the system can do that.
+        """
+        return has_linux() and not _libc().madvise(self.address, self.size_bytes, _MADV_REMOVE)
 
     def lend(self) -> tuple[Bytes, Any]:
         """The pages as an array, and the lease that lives as long as something is built over them.
@@ -211,10 +249,6 @@ class InboundSlots:
     def __len__(self) -> int:
         return len(self._pages)
 
-    def __contains__(self, slot: int) -> bool:
-        """Whether it can be lent; slot 0 always can."""
-        return not slot or slot in self._pages
-
     def add(self, slot: int, descriptor: int) -> None:
         """Map a slot the worker made, and close the descriptor."""
         try:
@@ -265,7 +299,9 @@ def _take_return(
     if lease.pages.size_bytes > spare_bytes:
         if os.getpid() != owner:
             return  # what is collected in a process forked by the user may still be in use in its parent
-        lease.pages.empty()
+        if not lease.pages.empty():
+            retired.append(lease.slot)
+            return
     freed.append(lease.slot)
 
 
@@ -395,7 +431,7 @@ class OutboundSlots:
 
     def _make(self, needed_bytes: int) -> tuple[int, Pages, int]:
         size_bytes = _rounded(needed_bytes)
-        descriptor = os.memfd_create("asyncloader-slot", os.MFD_CLOEXEC)
+        descriptor = make_file("asyncloader-slot")
         try:
             os.truncate(descriptor, size_bytes)
             pages = Pages(descriptor, size_bytes)
@@ -423,7 +459,7 @@ def _rounded(size_bytes: int) -> int:
 
 
 class SharedStore:
-    """A memfd with something pickled, and its buffers behind it, until it is closed.
+    """A file without a name with something pickled, and its buffers behind it, until it is closed.
 
     Args:
         pickled: By protocol 5.
@@ -432,7 +468,7 @@ class SharedStore:
 
     def __init__(self, pickled: bytes, buffers: Sequence[pickle.PickleBuffer]) -> None:
         self._lock = threading.Lock()
-        self._descriptor: int | None = os.memfd_create("asyncloader-shared", os.MFD_CLOEXEC)
+        self._descriptor: int | None = make_file("asyncloader-shared")
         try:
             with open(self._descriptor, "wb", closefd=False) as file:
                 raw = [buffer.raw() for buffer in buffers]
@@ -465,7 +501,7 @@ class SharedStore:
 
 
 def load_shared(descriptor: int) -> Any:
-    """What was stored, over the pages of the memfd; closes the descriptor."""
+    """What was stored, over the pages of the file; closes the descriptor."""
     try:
         # Private: a user's function may write to an array that it refers to. And not read through the
         # descriptor: its duplicates share one position in the file, which other workers would move.

@@ -12,20 +12,17 @@ Laws:
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from ..errors import WorkerDiedError, describe_exit, raise_told
 from ..flow.channel import ChannelClosed, EndOfChannel
-from . import link
 from .lifeline import Lifeline, observe
-from .packing import unpack
+from .link import Announced, BatchSource, Link, LinkKind
 from .raised import load_error
-from .slots import InboundSlots
 
 Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
 """What a worker does: called in its process, it returns an iterator of ``(batch, note)``."""
@@ -121,7 +118,7 @@ class AnyWorker(ABC):
                 self._settle()
 
     @abstractmethod
-    def sources(self) -> Sequence[link.BatchSource]:
+    def sources(self) -> Sequence[BatchSource]:
         """What is readable when there is something to receive."""
 
     @abstractmethod
@@ -192,17 +189,14 @@ class Worker(AnyWorker):
     def __init__(
         self,
         number: int,
-        connection: socket.socket,
+        link: Link,
         lifeline: Lifeline,
-        slots: InboundSlots,
         grace_s: float = GRACE_S,
     ) -> None:
         super().__init__(number)
         self.lifeline = lifeline
         self.grace_s = grace_s
-        self._connection = connection
-        self._slots = slots
-        self._owed = link.Grant(0, (), ())
+        self._link = link
         self._silent = False
 
     @property
@@ -217,9 +211,9 @@ class Worker(AnyWorker):
     def observe(self) -> str:
         return observe(self.lifeline)
 
-    def sources(self) -> list[socket.socket | Lifeline]:
+    def sources(self) -> list[Link | Lifeline]:
         # The end of a stream stays readable for ever: waiting on it again would spin.
-        return [self.lifeline] if self._silent else [self._connection, self.lifeline]
+        return [self.lifeline] if self._silent else [self._link, self.lifeline]
 
     # --- the messages ---
 
@@ -229,19 +223,17 @@ class Worker(AnyWorker):
             if self._is_over:
                 raise ChannelClosed
             try:
-                message, descriptors = link.receive_message(self._connection, link.DONT_WAIT)
+                announced = self._link.read()
             except BlockingIOError:
-                message, descriptors = b"", ()
-            except ConnectionError:
-                # Raised once, before what is queued: the worker ended with a grant unread.
-                continue
+                pass
+            except EndOfChannel:
+                self._silent = True
             else:
-                self._silent = not message
-            if message:
-                batch = self._understand(message, descriptors)
-                if batch is not None:
-                    return self._take(*batch, message)
-            elif is_all_there:
+                if announced.kind == LinkKind.OBJECT:
+                    return self._take(announced)
+                self._verdict = self._last_words(announced)
+                continue
+            if is_all_there:
                 self.has_died, self._verdict = True, self._death
             elif self._hears_of_death(ready):
                 is_all_there = True  # all that it has sent: an empty socket is the end afterwards
@@ -253,44 +245,19 @@ class Worker(AnyWorker):
         # Looks only where there is something: each look is a system call, once a batch.
         return (self.lifeline.ended or self.lifeline.fileno() in ready) and self.lifeline.advance()
 
-    def _understand(self, message: bytes, descriptors: Sequence[int]) -> tuple[int, int] | None:
-        """Of a batch its slot, or 0, and the offset of its message in the slot, unused if it is inline."""
-        kind, slot, at = link.FROM_WORKER.unpack_from(message)
-        for descriptor in descriptors:
-            self._slots.add(slot, descriptor)
-        if kind == link.FromWorker.BATCH:
-            return slot, at
-        if kind == link.FromWorker.DROP:
-            self._slots.drop(slot)
-        elif kind == link.FromWorker.END:
-            self._verdict = EndOfChannel
-        else:
-            dumped = unpack(memoryview(message)[link.FROM_WORKER.size :], self._slots.lend(slot), at)
-            self._verdict = lambda: load_error(dumped)
-        return None
+    def _last_words(self, announced: Announced) -> Callable[[], BaseException]:
+        if announced.kind == LinkKind.END:
+            return EndOfChannel
+        return partial(load_error, self._link.rebuild(announced))
 
-    def _take(self, slot: int, at: int, message: bytes) -> tuple[Any, Any]:
-        pages = self._slots.lend(slot)
-        self._grant()  # first: the worker makes the next batch while this one is unpickled
+    def _take(self, announced: Announced) -> tuple[Any, Any]:
+        self._link.grant(1)  # first: the worker makes the next batch while this one is unpickled
         try:
-            batch, note = unpack(memoryview(message)[link.FROM_WORKER.size :], pages, at)
+            batch, note = self._link.rebuild(announced)
         except Exception as error:
             error.add_note(f"while rebuilding a batch from {self.name}")
             raise
         return batch, note
-
-    def _grant(self) -> None:
-        credits, freed, retired = self._owed
-        freed = freed or self._slots.take_freed(link.MOST_FREED)
-        retired = retired or self._slots.take_retired(link.MOST_FREED)
-        self._owed = link.Grant(credits + 1, freed, retired)
-        try:
-            link.send_grant(self._connection, self._owed)
-        except BlockingIOError:
-            return  # a backlog of unread grants: there are batches to come, and this goes with the next
-        except OSError:
-            return  # the worker has ended; what it sent and how it ended is still to be read
-        self._owed = link.Grant(0, (), ())
 
     def _death(self) -> WorkerDiedError:
         exitcode, failure = self.lifeline.exitcode, self.lifeline.failure
@@ -307,18 +274,17 @@ class Worker(AnyWorker):
     def abandon(self) -> None:
         """In a forked process: close the copies, and leave the worker to its owner."""
         self._is_over = True
-        self._connection.close()
-        self.lifeline.close()
+        self._link.abandon()
+        self.lifeline.abandon()
 
     def _wake(self) -> None:
-        # Unlike close this reaches through the copies that a process forked by the user holds.
-        with suppress(OSError):  # the worker has gone
-            self._connection.shutdown(socket.SHUT_RDWR)
+        self._link.let_go()
+        self.lifeline.let_go()
 
     def _clear(self) -> None:
-        self._slots.clear()
+        self._link.forget_slots()
 
     def _close_sources(self) -> None:
         self.lifeline.kill()
-        self._connection.close()
+        self._link.close()
         self.lifeline.close()

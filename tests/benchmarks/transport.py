@@ -24,8 +24,7 @@ from asyncloader.pipeline.stream import Note
 from asyncloader.workers import wait_any
 from asyncloader.workers._worker_main import _Outlet
 from asyncloader.workers.lifeline import Lifeline
-from asyncloader.workers.link import Setting, socketpair
-from asyncloader.workers.slots import InboundSlots
+from asyncloader.workers.link import Link, MessageSocket, Setting, socketpair
 from asyncloader.workers.worker import Worker
 
 _AMPLE = 1 << 28
@@ -38,8 +37,10 @@ class Transport:
     def __init__(self) -> None:
         parents, workers = socketpair()
         told, self._untold = socketpair()
+        leash, self._held = socketpair()
         self._outlet = _Outlet(workers, Setting(0, 2, _AMPLE, _AMPLE, [], [], "", {}))
-        self._worker = Worker(0, parents, Lifeline(told, io.BytesIO()), InboundSlots(_AMPLE))
+        lifeline = Lifeline(MessageSocket(told), io.BytesIO(), leash)
+        self._worker = Worker(0, Link(parents, 0, _AMPLE), lifeline)
 
     def pass_on(self, width: int, in_place: bool) -> tuple[float, float]:
         """Seconds on the worker's side and on the parent's, for one batch of ``64 * width`` numbers."""

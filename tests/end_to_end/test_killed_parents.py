@@ -12,6 +12,8 @@ import pytest
 from programs import Programs
 from workers.processes import Watch
 
+pytestmark = pytest.mark.usefixtures("platform")
+
 # Each round several at once: most of the time goes into importing torch, in each one's fork server.
 _AT_ONCE = 3
 

@@ -30,7 +30,7 @@ MiB = 1 << 20
 
 # What all workers download at once may be more than the limit; then some of it is not kept, which is told.
 pytestmark = [
-    pytest.mark.usefixtures("fork_server"),
+    pytest.mark.usefixtures("platform", "fork_server"),
     pytest.mark.filterwarnings("ignore:reading without the disk cache where a shard cannot be kept"),
 ]
 

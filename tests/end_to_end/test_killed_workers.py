@@ -31,7 +31,17 @@ from asyncloader.workers import ForkServer
 
 from .dying import Deadly, Stuck, Waiting, doubled, is_wanted, later, numbers, uneven, with_pid
 
-pytestmark = pytest.mark.usefixtures("fork_server")
+pytestmark = pytest.mark.usefixtures("platform", "fork_server")
+
+STATES = {
+    ("sleeping", "native"): "is sleeping",
+    ("stopped", "native"): "is stopped (the signal SIGCONT has it go on)",
+    ("sleeping", "portable"): "is running, or waits for something",
+    ("stopped", "portable"): "is running, or waits for something",
+}
+"""What is said of a process: more where there is /proc."""
+
+NO_STACK = {"native": "its Python stack is not available", "portable": "it showed no Python stack within 1 s"}
 
 
 # Each format, operator and batching at least once.
@@ -429,7 +439,7 @@ def _told_of(mark: Path, batches: Iterator[Any]) -> str:
             return str(caught.value)
 
 
-def test_a_timeout_says_where_a_worker_is_stuck(tmp_path: Path) -> None:
+def test_a_timeout_says_where_a_worker_is_stuck(platform: str, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with testing.check_leaks():
         loader = al.DataLoader(numbers(60).map(Stuck(mark)), 4, num_workers=2, timeout=0.5)
@@ -437,7 +447,7 @@ def test_a_timeout_says_where_a_worker_is_stuck(tmp_path: Path) -> None:
         told = _told_of(mark, batches)
         assert "no batch came within timeout=0.5 seconds: worker 1 (pid " in told
         assert "whose next batch, of 4 samples, is of lane 1 and goes on at sample" in told
-        assert "is sleeping" in told and "in _wait_for_nothing" in told
+        assert STATES["sleeping", platform] in told and "in _wait_for_nothing" in told
         first, second = told.partition("its Python stack:\n")[2].splitlines()[:2]
         assert "dying.py" in first and "in __call__" in first, "the function's frame, and then what it calls"
         assert "in _wait_for_nothing" in second
@@ -461,7 +471,7 @@ async def test_a_timeout_says_it_in_an_async_loop_too(tmp_path: Path) -> None:
     loader.close()
 
 
-def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it() -> None:
+def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it(platform: str) -> None:
     loader = al.DataLoader(numbers(400), 4, num_workers=1, timeout=0.5, collate_fn=with_pid)
     batches, found = opened(loader), []
     while not found:
@@ -474,7 +484,7 @@ def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it() -> None
                 found += batch
         assert f"(pid {pid})" in str(caught.value)
         told = str(caught.value)
-        assert "is stopped (the signal SIGCONT has it go on); its Python stack is not available" in told
+        assert STATES["stopped", platform] in told and NO_STACK[platform] in told
     finally:
         os.kill(pid, signal.SIGCONT)
     while len(found) < 400:
@@ -483,7 +493,7 @@ def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it() -> None
     assert found == list(range(400))
 
 
-def test_a_timeout_covers_the_start_of_workers(fork_server: ForkServer) -> None:
+def test_a_timeout_covers_the_start_of_workers(platform: str, fork_server: ForkServer) -> None:
     loader = al.DataLoader(numbers(60), 4, num_workers=2, timeout=0.5)
     os.kill(fork_server.pid, signal.SIGSTOP)
     began = time.monotonic()
@@ -495,11 +505,43 @@ def test_a_timeout_covers_the_start_of_workers(fork_server: ForkServer) -> None:
         os.kill(fork_server.pid, signal.SIGCONT)
     told = str(caught.value)
     assert "no workers were started within timeout=0.5 seconds" in told
-    assert f"(pid {fork_server.pid}) is stopped (the signal SIGCONT has it go on)" in told
+    assert f"(pid {fork_server.pid}) {STATES['stopped', platform]}" in told
     assert sorted(number for batch in opened(loader) for number in batch.tolist()) == list(range(60))
 
 
-def test_a_timeout_leaves_handlers_of_the_users_own_alone(tmp_path: Path) -> None:
+def test_a_timeout_covers_a_worker_init_fn_that_hangs() -> None:
+    def init(worker: int) -> None:
+        threading.Event().wait()
+
+    loader = al.DataLoader(numbers(60), 4, num_workers=1, timeout=0.5, worker_init_fn=init)
+    batches = opened(loader)
+    with pytest.raises(TimeoutError, match=r"(?s)worker 0 \(pid .*in init"):
+        while True:
+            next(batches)
+    loader.close()
+
+
+def test_a_timeout_covers_the_start_of_a_replacement(fork_server: ForkServer) -> None:
+    loader = al.DataLoader(numbers(400), 4, num_workers=1, timeout=0.5, collate_fn=with_pid)
+    batches, found = opened(loader), []
+    while not found:
+        with suppress(TimeoutError):
+            found, pid = next(batches)
+    os.kill(fork_server.pid, signal.SIGSTOP)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(TimeoutError):
+            for batch, _ in batches:
+                found += batch
+    finally:
+        os.kill(fork_server.pid, signal.SIGCONT)
+    while len(found) < 400:
+        with suppress(TimeoutError):
+            found += next(batches)[0]
+    assert found == list(range(400))
+
+
+def test_a_timeout_leaves_handlers_of_the_users_own_alone(platform: str, tmp_path: Path) -> None:
     def init(worker: int) -> None:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError, ValueError):
@@ -510,7 +552,7 @@ def test_a_timeout_leaves_handlers_of_the_users_own_alone(tmp_path: Path) -> Non
     batches = opened(loader)
     for _ in range(2):
         told = _told_of(mark, batches)
-        assert "is sleeping" in told and "its Python stack is not available" in told, "no signal has ended it"
+        assert STATES["sleeping", platform] in told and NO_STACK[platform] in told, "no signal has ended it"
     loader.close()
 
 

@@ -25,7 +25,7 @@ from asyncloader import testing
 
 from .harness import recipe_of
 
-pytestmark = pytest.mark.usefixtures("fork_server")
+pytestmark = pytest.mark.usefixtures("platform", "fork_server")
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 

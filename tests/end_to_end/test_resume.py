@@ -20,7 +20,7 @@ from asyncloader.plan.topology import Topology
 
 from .harness import LARGEST_STATE_BYTES, drained, recipe_of
 
-pytestmark = pytest.mark.usefixtures("fork_server")
+pytestmark = pytest.mark.usefixtures("platform", "fork_server")
 
 Recipe = Callable[[al.Dataset], al.Dataset]
 

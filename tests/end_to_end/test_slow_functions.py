@@ -87,7 +87,7 @@ def test_a_function_that_never_returns_does_not_keep_a_program_from_ending(
     script.write_text(_SCRIPT.format(operator=operator))
     run = python(script)
     assert (run.returncode, run.stdout) == (0, "late\n"), run.stderr
-    assert "of map" in run.stderr and "had not returned 2 s after the loader was closed" in run.stderr
+    assert "of map" in run.stderr and "had not returned 1 s after the loader was closed" in run.stderr
     assert "in wait_for_nothing" in run.stderr
 
 

@@ -11,18 +11,22 @@ from asyncloader.workers import ForkServer
 
 
 @pytest.fixture(scope="session")
-def _server() -> Iterator[ForkServer]:
-    server = ForkServer.shared()
-    yield server
-    server.close()
+def _servers() -> Iterator[list[ForkServer]]:
+    servers: list[ForkServer] = []
+    yield servers
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture
-def server(_server: ForkServer, request: pytest.FixtureRequest) -> ForkServer:
+def server(platform: str, _servers: list[ForkServer], request: pytest.FixtureRequest) -> ForkServer:
     """It imports torch and the test's module: a worker that did would take two seconds."""
-    _server.preload(["torch", request.module.__name__])
-    _server.wait_ready()
-    return _server
+    server = ForkServer.shared()
+    if server not in _servers:
+        _servers.append(server)
+    server.preload(["torch", request.module.__name__])
+    server.wait_ready()
+    return server
 
 
 @pytest.fixture(autouse=True)

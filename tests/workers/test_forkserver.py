@@ -24,6 +24,8 @@ from asyncloader.workers import ForkServer, WorkerPool
 from .processes import Watch, finish, start_script
 from .receiving import RECEIVE, receive
 
+pytestmark = pytest.mark.usefixtures("platform")
+
 
 def answers() -> Iterator[tuple[int, int]]:
     yield 42, os.getpid()
@@ -301,7 +303,7 @@ _, server = receive(pool.workers[0])
 child = os.fork()
 if child == 0:
     try:
-        pool._server.fork(None, 0)
+        pool._server.fork(None, [])
     except RuntimeError as error:
         print(error, flush=True)
     with WorkerPool([job], prefetch=2) as own:
@@ -336,7 +338,7 @@ def test_obstore_and_threads_in_the_parent_do_no_harm(server: ForkServer) -> Non
         assert [receive(worker)[0] for worker in pool.workers] == [b"2", b"2"]
 
 
-def test_a_platform_without_memfd_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
-    with pytest.raises(RuntimeError, match="need Linux"):
+def test_a_platform_without_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork")
+    with pytest.raises(RuntimeError, match="need a Unix"):
         ForkServer().start()

@@ -18,6 +18,11 @@ from asyncloader.testing import check_leaks
 from asyncloader.workers.link import MOST_INLINE_BYTES, Link, socketpair
 from asyncloader.workers.packing import pack
 
+pytestmark = [
+    pytest.mark.usefixtures("platform"),
+    pytest.mark.parametrize("platform", ["native", "portable"], indirect=True),
+]
+
 LARGE = 1 << 20
 
 

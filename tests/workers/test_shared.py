@@ -20,7 +20,10 @@ from asyncloader.workers.slots import SharedStore, load_shared
 
 from .receiving import receive
 
-pytestmark = pytest.mark.usefixtures("server")
+pytestmark = [
+    pytest.mark.usefixtures("server"),
+    pytest.mark.parametrize("platform", ["native", "portable"], indirect=True),
+]
 
 
 def test_what_was_stored_is_loaded_with_its_buffers() -> None:

@@ -30,7 +30,10 @@ from asyncloader.workers.lifeline import wait_ended
 
 from .receiving import receive, receive_async
 
-pytestmark = pytest.mark.usefixtures("server")
+pytestmark = [
+    pytest.mark.usefixtures("server"),
+    pytest.mark.parametrize("platform", ["native", "portable"], indirect=True),
+]
 
 
 def one_worker(job: Callable[[], Any], prefetch: int = 2) -> WorkerPool:

@@ -26,6 +26,7 @@ import numpy as np
 
 from ... import __version__
 from ...errors import drop_frames
+from ...flow.process import has_linux
 from ...observe.stopwatch import IDLE, SENDING, Stopwatch
 from ..packing import Bytes, take_apart
 from ..raised import dump_error
@@ -97,7 +98,9 @@ class _Over:
 
 
 def _mapping_of(address: int) -> range | None:
-    """The mapping of this process in which an address lies, if it may be written to."""
+    """The mapping of this process in which an address lies, if it may be written to and can be known."""
+    if not has_linux():
+        return None
     with open("/proc/self/maps") as lines:
         for line in lines:
             span, rights = line.split(maxsplit=2)[:2]

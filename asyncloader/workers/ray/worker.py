@@ -10,7 +10,6 @@ Laws:
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -21,42 +20,11 @@ from typing import Any
 
 from ...errors import WorkerDiedError, raise_told
 from ...flow.channel import ChannelClosed, EndOfChannel
+from ..link import Bell
 from ..raised import load_error
 from ..worker import AnyWorker
 from .actor import ActorPlace, Answer, Bench, Is, ObjectPages
 from .options import RayWorkers, import_ray
-
-
-class Bell:
-    """An eventfd, which wakes what waits for answers. Linux only, as all workers are."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._descriptor: int | None = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def fileno(self) -> int:
-        """Readable when it has rung."""
-        assert self._descriptor is not None
-        return self._descriptor
-
-    def ring(self, _: object = None) -> None:
-        """Wake the receiver; does nothing once it is closed. From any thread."""
-        with self._lock:  # the number may be another file's once it is closed
-            if self._descriptor is not None:
-                os.eventfd_write(self._descriptor, 1)
-
-    def silence(self) -> None:
-        """Not readable until it rings again. Called before looking for answers, so that no ring is missed."""
-        with suppress(BlockingIOError):  # it had not rung
-            os.eventfd_read(self.fileno())
-
-    def close(self) -> None:
-        """Close the descriptor. Idempotent."""
-        with self._lock:
-            descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
 
 # What is raised when Ray reports that an actor has failed, or finds no place for it.
 
