@@ -340,10 +340,15 @@ class _ShardReader:
                     await self._changed.wait()
                     self._changed.clear()
         except BaseException as error:
-            for shard, chunks in self._chunks.items():  # another thread may be waiting for one of them
-                shard.has_ended = True
-                chunks.finish(error if isinstance(error, Exception) else EngineStopped())
+            self._fail(error if isinstance(error, Exception) else EngineStopped())
             raise
+
+    def _fail(self, error: Exception) -> None:
+        """End every shard: another thread may be waiting for one of them."""
+        # Not in ``run``, to whose frame the error refers, and so to the last of these and its file.
+        for shard, chunks in self._chunks.items():
+            shard.has_ended = True
+            chunks.finish(error)
 
     def close(self) -> None:
         """Let go of the bytes: the frames of an error refer to this reader."""
