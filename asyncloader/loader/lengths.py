@@ -12,7 +12,7 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from ..errors import RanksError
-from ..pipeline.components import Composed, Stages, deal_at, is_endless, leaves_of
+from ..pipeline.components import Composed, Stages, is_endless, leaves_of, source_at
 from ..pipeline.shards import Shards, Unit
 from ..pipeline.take import Repeat, Take
 from ..pipeline.zipped import Zipped
@@ -20,7 +20,6 @@ from ..plan.lanes import Cursor, Deal, Row, UnknownCount, rank_lanes
 from ..stores.globs import has_special
 from ..stores.names import Braces, ShardNames
 from ..stores.urls import redact, scheme_of
-from ..types import entry_of
 from .kind import StreamOptions
 
 
@@ -99,10 +98,7 @@ class EpochLengths:
             return None
         rows = ((lane, cursor.rows.get(lane, Row())) for lane in cursor.lanes)
         return sum(
-            source.count_unread(
-                entry_of(row.position, 0),
-                deal_at(stages, row.position, self.options.deal([lane], cursor.epoch)),
-            )
+            source.count_unread(*source_at(stages, row.position, self.options.deal([lane], cursor.epoch)))
             for lane, row in rows
             if not row.done
         )

@@ -222,11 +222,11 @@ def places_of(stages: Stages, position: Position, deal: Deal) -> list[Place]:
 
     With several components, one of each; none at the end.
     """
-    return stages.source.places_at(entry_of(position, 0), deal_at(stages, position, deal))
+    return stages.source.places_at(*source_at(stages, position, deal))
 
 
-def deal_at(stages: Stages, position: Position, deal: Deal) -> Deal:
-    """The lanes of ``deal`` in the repetition that a position is in."""
+def source_at(stages: Stages, position: Position, deal: Deal) -> tuple[Mapping[str, Any], Deal]:
+    """The source's entry in a position, and the lanes of ``deal`` in the repetition that it is in."""
     whole = entry_of(position, len(stages.ops) + 1)  # of a component that a mixture repeats
     if "repetition" in whole:
         deal = deal.repeated(repeated(deal.repetition, whole["repetition"]))
@@ -234,7 +234,7 @@ def deal_at(stages: Stages, position: Position, deal: Deal) -> Deal:
         if isinstance(op, Repeat):
             number = entry_of(position, stage).get("repetition", 0)
             deal = deal.repeated(deal.repetition * (op.times or 1) + number)
-    return deal
+    return entry_of(position, 0), deal
 
 
 def leaves_of(stages: Stages) -> list[Source]:

@@ -75,10 +75,9 @@ class Filter:
     def _apply(self, block: Block, lane: Lane) -> Applied:
         if lane.skips is not None:
             results, good, failed = call_each(self.predicate, block, partial(UserCalls, lane, block.trail))
-            yes = [nth for nth, answer in enumerate(results) if answer]
-            made = block.take([good[nth] for nth in yes])
+            kept = list(compress(good, results))
             self._report(lane, block, good, results)
-            return Applied(block, len(block), made, None, failed, yes)
+            return Applied(block, len(block), block.take(kept), None, failed, kept)
         failure: Exception | None = None
         answers: list[bool] = []
         try:

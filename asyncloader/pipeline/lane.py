@@ -94,7 +94,7 @@ class Lane:
 
     def attempts(self, start: Position) -> StepSkips | None:
         """What counts the skips of the stage that is opened at ``start``, if errors are skipped."""
-        return None if self.skips is None else self.skips.attempts(self.component, self.stage, start)
+        return None if self.skips is None else StepSkips(self.skips, self.component, self.stage, start)
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw another order in each."""

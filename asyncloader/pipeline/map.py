@@ -206,7 +206,7 @@ class Map(_OneByOne):
     def _apply(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
         if lane.skips is not None:
             results, good, failed = call_each(fn, block, partial(UserCalls, lane, block.trail))
-            return Applied(block, len(block), Rows(results, block.trail.take(good)), None, failed)
+            return Applied(block, len(block), Rows(results, block.trail.take(good)), None, failed, good)
         mapped: list[Any] = []
         failure: Exception | None = None
         try:
@@ -342,7 +342,7 @@ class _Pending:
         bad = {nth for nth, _ in skipped}
         good = [nth for nth in range(tried) if nth not in bad]
         made = Rows([self.results[nth] for nth in good], block.trail.take(good))
-        return Applied(block, tried, made, failure, skipped)
+        return Applied(block, tried, made, failure, skipped, good)
 
 
 # --- chunks of samples at a time ---

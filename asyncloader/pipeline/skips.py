@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,16 +95,6 @@ class Skips:
         # A stream that is opened again, as ``.repeat`` does, continues with the counts that it had.
         self.carried: dict[tuple[Any, ...], int] = {}
 
-    def attempts(self, component: tuple[int, ...], stage: int, start: Position) -> StepSkips:
-        """The skips of one stage of a dataset: of an operator or of the source.
-
-        Args:
-            component: The component that the stage belongs to; see ``Lane``.
-            stage: Its number.
-            start: The position that it is opened at.
-        """
-        return StepSkips(self, component, stage, start)
-
     def add(
         self, key: tuple[Any, ...], count: int, error: Exception, place: Place, line: Mapping[str, Any]
     ) -> None:
@@ -127,7 +119,14 @@ class Skips:
 
 
 class StepSkips:
-    """How many samples a stage of a dataset has tried in a lane, and how many it has skipped."""
+    """How many samples a stage of a dataset has tried in a lane, and how many it has skipped.
+
+    Args:
+        skips: Those of all stages of the lane.
+        component: The component that the stage belongs to; see ``Lane``.
+        stage: Its number.
+        start: The position that it is opened at.
+    """
 
     def __init__(self, skips: Skips, component: tuple[int, ...], stage: int, start: Position) -> None:
         self._skips = skips
@@ -194,16 +193,13 @@ class StepSkips:
         self.good(applied.tried - good)
         if not self.count:
             return applied.made
-        kept = [index for index in range(applied.tried) if index not in failed]
-        given = applied.given.trail.take(kept)
+        trail, at, bad = applied.made.trail, applied.at, sorted(failed)
 
         def after(index: int) -> Position:
-            count = before + kept[index] - index
-            return with_entry(given.after(index), self._stage, {_KEY: count} if count else {})
+            count = before + bisect_left(bad, at[index])
+            return with_entry(trail.after(index), self._stage, {_KEY: count} if count else {})
 
-        # The operator keeps all of these, or some.
-        trail = given.follow(after)
-        return applied.made.follow(trail if applied.picked is None else trail.take(applied.picked))
+        return applied.made.follow(trail.follow(after))
 
 
 @dataclass(slots=True)
@@ -214,9 +210,9 @@ class Applied:
         given: The block.
         tried: How many of its samples the function was called for, from the first on.
         made: The samples to pass on, on the trail of those that they were made of.
+        at: The index in the block of each sample to pass on; by default its own.
         failure: The error of the sample after the last that was tried, if errors are raised.
         failed: The samples that failed, by index, with their errors, if errors are skipped.
-        picked: Which of those that did not fail are passed on; None for all.
     """
 
     given: Block
@@ -224,7 +220,7 @@ class Applied:
     made: Block
     failure: Exception | None = None
     failed: Sequence[tuple[int, Exception]] = ()
-    picked: Sequence[int] | None = None
+    at: Sequence[int] = range(sys.maxsize)
 
     def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: the samples before it are good, and may complete a batch."""
