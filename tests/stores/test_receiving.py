@@ -1,10 +1,14 @@
+"""Bodies as they come from aiohttp's transport, and that its private names are in one file."""
+
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager, suppress
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,9 +17,11 @@ import aiohttp
 import numpy as np
 import pytest
 import uvloop
+from aiohttp.client_proto import ResponseHandler
 from certificates import self_signed
 
-from asyncloader.stores.http.client import HEAD_BYTES, received
+import asyncloader
+from asyncloader.stores.http.aiohttp_private import HEAD_BYTES, received
 from asyncloader.stores.store import BUFFER_BYTES, Buffers
 from asyncloader.types import Buffer
 
@@ -80,9 +86,9 @@ async def session(tls: ssl.SSLContext | bool = True) -> AsyncIterator[aiohttp.Cl
 @asynccontextmanager
 async def body_of(
     client: aiohttp.ClientSession, url: str, buffers: Buffers
-) -> AsyncIterator[AsyncGenerator[Buffer, None]]:
-    async with client.get(url) as response, aclosing(received(response, buffers)) as chunks:
-        yield chunks
+) -> AsyncIterator[AsyncIterator[Buffer]]:
+    async with client.get(url) as response:
+        yield received(response, buffers)
 
 
 @both_loops
@@ -267,3 +273,29 @@ def test_a_connection_that_brings_more_than_was_promised_is_not_used_again(run: 
             assert served.connections == 3
 
     run(main())
+
+
+#: The modules that aiohttp documents, or whose names it has at its top.
+DOCUMENTED = {"aiohttp", "aiohttp.abc", "aiohttp.web", "aiohttp.hdrs"}
+
+
+def test_what_aiohttp_does_not_document_is_in_one_file_and_there() -> None:
+    package = Path(asyncloader.__file__).parent
+    found: dict[str, set[str]] = {}
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {node.module or ""} if isinstance(node, ast.ImportFrom) and not node.level else set()
+            names |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            odd = {name for name in names if name.split(".")[0] == "aiohttp"} - DOCUMENTED
+            if odd:
+                found.setdefault(path.name, set()).update(odd)
+    assert found == {"aiohttp_private.py": {"aiohttp.client_proto", "aiohttp.http_exceptions"}}
+    assert callable(ResponseHandler.set_response_params)
+    assert callable(aiohttp.StreamReader.feed_eof)
+    assert isinstance(aiohttp.ClientResponse.connection, property)
+
+
+def test_a_release_of_aiohttp_that_may_lack_them_is_not_installed() -> None:
+    project = tomllib.loads((Path(asyncloader.__file__).parents[1] / "pyproject.toml").read_text())
+    (bound,) = [each for each in project["project"]["dependencies"] if each.startswith("aiohttp")]
+    assert bound == "aiohttp>=3.11,<4"

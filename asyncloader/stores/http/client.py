@@ -9,21 +9,17 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import re
 import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import MappingProxyType
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from ...errors import StoreError
@@ -32,157 +28,8 @@ from ..failures import TransientError
 from ..store import Body, Buffers, NetworkPolicy
 from ..urls import redact
 from . import redirects
+from .aiohttp_private import HEAD_BYTES, HttpProcessingError, received
 from .answers import Asked, body_of, refusal_of, request_headers
-
-# The body of an answer, received from aiohttp's transport into memory that is lent.
-#
-# aiohttp connects, uses proxies, sends the request and parses the head. It would copy the body three times:
-# what the loop has received, what its parser takes for the body, and what came in more than one read. A body
-# of known length needs no parser: it is the next so many bytes.
-
-#: How much of a body aiohttp reads with the head before it stops; it may be twice as much.
-HEAD_BYTES = 1 << 10
-
-# How much it reads at a time where it receives all of a body.
-_BODY_BYTES = 1 << 18
-
-# How many full buffers may wait before reading from the socket pauses.
-_MOST_FULL = 2
-
-_NOTHING = memoryview(b"")
-
-
-async def received(response: aiohttp.ClientResponse, buffers: Buffers) -> AsyncGenerator[Buffer, None]:
-    """The bytes of a body, as they come.
-
-    Args:
-        response: Nothing of it was read yet. The caller closes it.
-        buffers: Lend the memory.
-
-    Raises:
-        aiohttp.ClientError, OSError, ValueError: As reading from aiohttp does.
-    """
-    content, length = response.content, response.content_length
-    if length is None or "Transfer-Encoding" in response.headers:
-        content.set_read_chunk_size(_BODY_BYTES)
-        async for chunk, _ in content.iter_chunks():
-            if chunk:
-                yield chunk
-        return
-    while chunk := content.read_nowait():  # what came with the head
-        length -= len(chunk)
-        yield chunk
-    if content.is_eof():
-        return
-    rest = _Rest(response, length, buffers)
-    while view := await rest.take():
-        yield view
-        del view  # the loan would last until more has come
-
-
-class _Rest(asyncio.BufferedProtocol):
-    """Receives the rest of a body in place of aiohttp's own protocol, up to its last byte.
-
-    Args:
-        response: Everything that aiohttp has received of it was taken.
-        left: How many bytes are still to come.
-        buffers: Lend the memory.
-    """
-
-    def __init__(self, response: aiohttp.ClientResponse, left: int, buffers: Buffers) -> None:
-        connection = response.connection
-        if connection is None or connection.transport is None or connection.protocol is None:
-            raise aiohttp.ClientPayloadError
-        self._content = response.content
-        self._handler: ResponseHandler = connection.protocol
-        self._transport: asyncio.Transport = connection.transport
-        self._left = left
-        self._buffers = buffers
-        self._is_lost = False
-        self._is_paused = False
-        self._waiter: asyncio.Future[None] | None = None
-        # Received and not taken: whole buffers, and the bytes from begin to end of the one that is being
-        # filled.
-        self._full: deque[memoryview] = deque()
-        self._filling = _NOTHING
-        self._begin = 0
-        self._end = 0
-        self._transport.set_protocol(self)
-
-    async def take(self) -> memoryview:
-        """What has arrived meanwhile, in one piece; empty at the end.
-
-        Raises:
-            aiohttp.ClientPayloadError: The connection ended before.
-        """
-        while not self._full and self._begin == self._end:
-            if not self._left:
-                return _NOTHING
-            if self._is_lost:
-                raise aiohttp.ClientPayloadError
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        if self._full:
-            view = self._full.popleft()
-        else:
-            view = self._filling[self._begin : self._end]
-            self._begin = self._end
-            if self._end == len(self._filling) or not self._left:
-                self._let_go()
-        if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
-        return view
-
-    # --- what the transport calls ---
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._end == len(self._filling):
-            if self._begin < self._end:
-                self._full.append(self._filling[self._begin :])
-            self._let_go()
-            self._filling = self._buffers.take(self._left)
-        return self._filling[self._end : self._end + self._left]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
-        self._left -= nbytes
-        if not self._left:
-            self._finish()
-        elif len(self._full) == _MOST_FULL:
-            self._is_paused = True
-            self._transport.pause_reading()
-        self._wake()
-
-    def pause_writing(self) -> None:
-        self._handler.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._handler.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        self._handler.connection_lost(exc)
-        self._wake()
-
-    def _finish(self) -> None:
-        """Return the connection for the next request."""
-        # With a new parser: the one before would take what follows for more of this body.
-        self._handler.set_response_params()
-        self._transport.set_protocol(self._handler)
-        self._content.feed_eof()
-
-    def _let_go(self) -> None:
-        self._filling = _NOTHING
-        self._begin = self._end = 0
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
 
 _MOST_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -384,11 +231,10 @@ async def _chunks(
 ) -> AsyncGenerator[Buffer, None]:
     failure: StoreError | None = None
     try:
-        async with aclosing(received(response, buffers)) as chunks:
-            async for chunk in chunks:
-                offset += len(chunk)
-                yield chunk
-                del chunk
+        async for chunk in received(response, buffers):
+            offset += len(chunk)
+            yield chunk
+            del chunk  # its memory is lent
     except _CLIENT_ERRORS as error:
         failure = _store_error(error, url, offset)
     if failure is not None:
