@@ -2,8 +2,8 @@
 
 Laws:
 
-* One server per process, started when first needed, ended with the last reference to it. A process forked
-  from this one starts its own.
+* One shared server per process, started when first needed and kept until the process ends, so that no later
+  loader waits for its start again. A process forked from this one starts its own.
 * A worker shares nothing with another: it has its own connection and its own *lifeline*. On that the server
   reports its pid and how it ended; when the parent closes it, the server kills the worker.
 """
@@ -47,10 +47,20 @@ main(int(sys.argv[1]), int(sys.argv[2]), MODULES)
 """
 
 
-# The server shared by one process, and what is held to look for it, by process id: a process that was forked
-# while another thread held the lock needs a free one.
-_servers: dict[int, weakref.ref[ForkServer]] = {}
-_locks: dict[int, threading.Lock] = {}
+# The server that all loaders of this process share, and what is held to look for it.
+_shared: ForkServer | None = None
+_looking = threading.Lock()
+
+
+def _forget_shared() -> None:
+    """In a process that was just forked, maybe while another thread held the lock."""
+    global _shared, _looking
+    inherited, _shared, _looking = _shared, None, threading.Lock()
+    if inherited is not None:
+        inherited.close()
+
+
+os.register_at_fork(after_in_child=_forget_shared)
 
 
 class ForkServer:
@@ -71,19 +81,18 @@ class ForkServer:
 
     @classmethod
     def shared(cls) -> ForkServer:
-        """This process's server, started if there is none alive. Hold it as long as it is to live.
+        """This process's server, started if there is none alive. It lives until the process ends.
 
         Raises:
             RuntimeError: The platform has no memfd.
         """
-        pid = os.getpid()
-        with _locks.setdefault(pid, threading.Lock()):
-            server = _servers[pid]() if pid in _servers else None
-            if server is None or not server.alive:
+        global _shared
+        with _looking:
+            if _shared is None or not _shared.alive:
                 server = cls()
                 server.start()
-                _servers[pid] = weakref.ref(server)
-            return server
+                _shared = server
+            return _shared
 
     def start(self) -> None:
         """Start the process and return, while it is still importing.
