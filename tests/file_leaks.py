@@ -29,8 +29,9 @@ __all__ = ["FileLeaks", "first_uses", "leaves_nothing_behind"]
 
 KEEPERS = frozenset({"fork_server", "server"})
 
-#: What stays for good once it was used. Descriptors of multiprocessing are found by its own variables, and
-#: those of a client of object stores by its threads; ``first_uses`` has made the rest before any test.
+#: What stays for good once it was used. Our fork server and descriptors of multiprocessing are found by
+#: their own variables, and those of a client of object stores by its threads; ``first_uses`` has made the
+#: rest before any test.
 FOR_GOOD = {
     "multiprocessing's tracker of shared memory": r"process .* multiprocessing\.resource_tracker ",
     "multiprocessing's own fork server": r"process .* multiprocessing\.forkserver ",
@@ -81,10 +82,14 @@ class FileLeaks:
         grown = Counter(each.kind for each in now.elements())
         grown -= Counter(each.kind for each in expected.elements())
         new = [_described(each) for each in now - expected if each.kind in grown]
-        there = [*FOR_GOOD.values(), *self._descriptors_for_good(new)]
+        there = [*FOR_GOOD.values(), *self._found_for_good(new)]
         return [each for each in new if not any(re.match(pattern, each) for pattern in there)]
 
-    def _descriptors_for_good(self, new: list[str]) -> Iterator[str]:
+    def _found_for_good(self, new: list[str]) -> Iterator[str]:
+        ours = getattr(sys.modules.get("asyncloader.workers.forkserver"), "_shared", None)
+        if ours is not None:
+            yield rf"process {ours.pid}, "
+            yield rf"descriptor {ours._control.fileno()} of socket:"
         tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
         for descriptor in (tracker._fd, server._forkserver_alive_fd):
             if descriptor is not None:

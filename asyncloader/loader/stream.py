@@ -75,8 +75,7 @@ class StreamKind:
         self._made = stages_of(dataset if isinstance(dataset, Dataset) else from_iterable(dataset))
         #: The same, with shards dealt as in the epoch that a loaded state was saved in.
         self._stages = self._made
-        #: Both held here, so that they serve all epochs.
-        self._forkserver: ForkServer | None = None
+        #: Held here, so that it serves all epochs.
         self._bench: Bench | None = None
         self._traces: set[str] = set()
         self._has_looked = False
@@ -114,9 +113,8 @@ class StreamKind:
             self._bench = Bench(loader.workers, loader.persistent_workers)
         elif loader.num_workers:
             # Started early, since that takes a while.
-            self._forkserver = ForkServer.shared()
             functions = loader.collate_fn, loader.worker_init_fn
-            self._forkserver.preload(expected_modules(self._stages, *functions))
+            ForkServer.shared().preload(expected_modules(self._stages, *functions))
 
     # --- iterating ---
 
@@ -155,8 +153,6 @@ class StreamKind:
             seed = draw_base_seed(options.generator, again=cursor.batches > 0)
             lanes: LanesInThread | Fleet
             if options.num_workers and job.turns:
-                if not options.on_cluster:
-                    self._forkserver = ForkServer.shared()
                 lanes = stream_in_workers(job, options, seed, notes, counters, stack, self._bench)
             else:
                 lanes = stream_in_thread(job, options, notes, counters, stack)
@@ -269,13 +265,12 @@ class StreamKind:
         """Stop the latest pass and free what it holds. Idempotent."""
         if self._passes.latest is not None:
             self._passes.latest.close()
-        self._forkserver = None
         if self._bench is not None:
             self._bench.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_passes": copy.copy(self._passes), "_bench": copy.copy(self._bench)}
-        return {**self.__dict__, **own, "_latest_lengths": None, "_forkserver": None, "_traces": set()}
+        return {**self.__dict__, **own, "_latest_lengths": None, "_traces": set()}
 
     # --- the parts ---
 

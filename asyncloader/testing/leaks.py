@@ -18,11 +18,12 @@ import itertools
 import os
 import re
 import select
+import sys
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -160,7 +161,8 @@ def check_leaks(*, within_s: float = 1.0, allow: Callable[[str], bool] | None = 
     Args:
         within_s: Seconds that things may take to vanish after the block.
         allow: Gets the description of something left, such as ``thread 'worker-0'``, and returns whether it
-            may stay. The resource tracker of ``multiprocessing`` always may: no library can end it.
+            may stay. The resource tracker of ``multiprocessing`` and the process that this library forks
+            workers from always may: once started, they stay until this process ends.
 
     Returns:
         A context manager, for one use.
@@ -245,11 +247,10 @@ class LeakCheck:
 
     def _left(self) -> _Left | None:
         """What is left and not allowed; None if nothing is."""
-        tracker = getattr(resource_tracker, "_resource_tracker", None)
+        pids, descriptors = _kept_for_good()
         processes = descendants(os.getpid()) | marked(self._marker)
-        tracker_pid = getattr(tracker, "_pid", None)
-        new_processes = [process for process in processes - self._processes if process.pid != tracker_pid]
-        others = [*self._new_files(getattr(tracker, "_fd", None)), *self._new_memory(processes)]
+        new_processes = [process for process in processes - self._processes if process.pid not in pids]
+        others = [*self._new_files(descriptors), *self._new_memory(processes)]
         left = _Left(
             threads=self._kept(set(threading.enumerate()) - set(self._threads), _describe_thread),
             tasks=self._kept(_running_tasks() - set(self._tasks), _describe_task),
@@ -261,7 +262,7 @@ class LeakCheck:
     def _kept(self, things: Iterable[_T], describe: Callable[[_T], str]) -> list[_T]:
         return [thing for thing in things if not self._allow(describe(thing))]
 
-    def _new_files(self, tracker_fd: int | None) -> list[str]:
+    def _new_files(self, allowed: Collection[int | None]) -> list[str]:
         """New descriptors of the kinds that have become more.
 
         Counted by kind: a log file that was reopened meanwhile is new, but no leak.
@@ -269,9 +270,10 @@ class LeakCheck:
         # uvloop opens /dev/null at its first socket, as a reserve for when descriptors run out, and keeps it
         # until the loop is closed: while a loop runs, the block does not own it.
         spare = "/dev/null" if asyncio._get_running_loop() else None
-        files = open_files().items()
-        now = {fd: target for fd, target in files if fd != tracker_fd and target != spare}
-        before = Counter(map(_file_kind, self._files.values()))
+        files = {fd: target for fd, target in open_files().items() if target != spare}
+        stays = {(fd, target) for fd, target in files.items() if fd in allowed}
+        now = dict(files.items() - stays)
+        before = Counter(_file_kind(target) for _, target in self._files.items() - stays)
         grown = Counter(map(_file_kind, now.values())) - before
         return [
             f"file descriptor {fd} ({_file_kind(target)}): {target}"
@@ -286,6 +288,15 @@ class LeakCheck:
             *(f"shared mapping of inode {mapping}" for mapping in mappings.elements()),
             *(f"shared memory {entry}" for entry in sorted(names)),
         ]
+
+
+def _kept_for_good() -> tuple[set[int | None], set[int | None]]:
+    """Pids and descriptors of what stays until this process ends, once it was started."""
+    tracker = getattr(resource_tracker, "_resource_tracker", None)
+    server = getattr(sys.modules.get("asyncloader.workers.forkserver"), "_shared", None)
+    control = getattr(server, "_control", None)
+    pids = {getattr(tracker, "_pid", None), getattr(server, "pid", None)}
+    return pids, {getattr(tracker, "_fd", None), None if control is None else control.fileno()}
 
 
 def _running_tasks() -> set[_Task]:

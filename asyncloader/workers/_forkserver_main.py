@@ -1,4 +1,4 @@
-"""The fork server's program: a clean process that imports what workers need, and forks one when asked.
+"""The fork server's program: a process that has imported what workers need, and forks one when asked.
 
 Laws:
 
@@ -13,19 +13,25 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import selectors
 import signal
 import socket
+import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from contextvars import Context
+from types import ModuleType
 from typing import NoReturn
 
 from ..flow.channel import EndOfChannel
 from ..flow.process import has_linux
+from ._worker_main import THREADS, work
 from .link import READY, FromServer, MessageSocket
+from .slots import name_process
 
 
 def main(control_descriptor: int, modules: Sequence[str]) -> NoReturn:
@@ -36,9 +42,50 @@ def main(control_descriptor: int, modules: Sequence[str]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.set_inheritable(control_descriptor, False)
     control = MessageSocket(socket.socket(fileno=control_descriptor))
+    _serve(control, lambda: [importlib.import_module(name) for name in modules])
+
+
+def main_forked(control: socket.socket, mask: set[int | signal.Signals], users: Collection[str]) -> NoReturn:
+    """The same in a process that its parent has just forked from itself.
+
+    Args:
+        control: This end of the control socket.
+        mask: Signals that the parent blocks; all are blocked now.
+        users: The modules of the program.
+    """
+    # First: to collect what the program holds would run its finalizers. For the same reason nothing of it is
+    # freed here.
+    gc.freeze()
+    kept: list[object] = [*gc.callbacks, sys.stdin, sys.stdout, sys.stderr, *logging.root.handlers]
+    gc.callbacks.clear()
+    gc.enable()
+
+    def forget() -> None:
+        """Be as a process is that was started anew."""
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor != control.fileno():
+                with suppress(OSError):  # it was the one that the folder was listed by
+                    os.close(descriptor)
+        sys.stdin, sys.stdout, sys.stderr = os.fdopen(0, closefd=False), sys.__stdout__, sys.__stderr__
+        for number in signal.valid_signals():
+            if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
+                kept.append(signal.signal(number, signal.SIG_DFL))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask - {signal.SIGINT})
+        kept.extend(sys.modules.pop(name, None) for name in users)
+        sys.modules["__main__"] = ModuleType("__main__")
+        logging.root.handlers.clear()
+        os.environ.update(dict.fromkeys(THREADS, "1"))
+        name_process("al-forkserver")
+
+    # In a context of its own: that of the program's thread has what it has set there.
+    Context().run(_serve, MessageSocket(control), forget)
+
+
+def _serve(control: MessageSocket, prepare: Callable[[], object]) -> NoReturn:
     try:
-        for name in modules:
-            importlib.import_module(name)
+        prepare()
         gc.freeze()  # what is here stays; workers' collections must not write to, and so copy, these pages
         server = _Server(control)
     except BaseException:
@@ -143,8 +190,6 @@ class _Server:
                 life, alive = self._life
                 os.close(alive)
             self._selector.close()
-            from ._worker_main import work
-
             work(connection, server, life, *stored)
         except BaseException:
             traceback.print_exc()

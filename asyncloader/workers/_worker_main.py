@@ -37,7 +37,7 @@ from .slots import OpenSlot, die_with_parent, keep_freed_memory, load_shared, na
 # rare, and few enough that what a consumer kept for a while does not stay allocated.
 _MOST_SPARE = 64
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class _LetGo(Exception):
@@ -95,7 +95,7 @@ def _settle(setting: Setting) -> None:
     sys.argv[:] = setting.argv
     os.chdir(setting.directory)
     # Libraries that the job imports only now would start a thread for each core, in each worker.
-    threads = {name: os.environ[name] for name in _THREADS}
+    threads = {name: os.environ[name] for name in THREADS}
     os.environ.clear()
     os.environ.update(setting.environment | threads)
 

@@ -245,8 +245,8 @@ class ProgramSettings:
         assert self.torch is not None
         dtype, deterministic, warn_only, cudnn_deterministic, cudnn_benchmark = self.torch
         torch.set_default_dtype(getattr(torch, dtype))
-        if deterministic:
-            torch.use_deterministic_algorithms(True, warn_only=warn_only)
+        if deterministic or torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.deterministic = cudnn_deterministic
         torch.backends.cudnn.benchmark = cudnn_benchmark
 

@@ -2,27 +2,38 @@
 
 Laws:
 
-* One server per process, started when first needed, ended with the last reference to it. A process forked
-  from this one starts its own.
+* One shared server per process, started when first needed and kept until the process ends, so that no later
+  loader waits for its start again. A process forked from this one starts its own.
 * A worker shares nothing with another: it has its own connection and its own *lifeline*. On that the server
   reports its pid and how it ended; when the parent closes it, the server kills the worker.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import logging
 import os
+import random
+import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import product
+from pathlib import Path
 from time import monotonic
+from types import ModuleType
 
 from ..flow.channel import EndOfChannel
-from ..flow.process import clean_python, has_linux, occupy_standard_descriptors, patience_s
+from ..flow.process import clean_python, has_linux, import_path, occupy_standard_descriptors, patience_s
+from .by_value import any_class_came
 from .lifeline import Lifeline, describe_process, open_pipe
 from .link import READY, MessageSocket, socketpair
 
@@ -51,24 +62,29 @@ main(int(sys.argv[1]), MODULES)
 """
 
 
-# The server shared by one process, by process id and by what it uses of the system; and what is held to look
-# for it: a process that was forked while another thread held the lock needs a free one.
-_servers: dict[tuple[int, bool], weakref.ref[ForkServer]] = {}
-_locks: dict[int, threading.Lock] = {}
+# The server that all loaders of this process share, by what it uses of the system; and what is held to look
+# for it.
+_shared: dict[bool, ForkServer] = {}
+_looking = threading.Lock()
 
 # This process's ends of connections to servers. A server ends with its parent, which it sees by the end of
 # the connection: so a process that is forked from the parent closes its copies.
 _controls = weakref.WeakSet[MessageSocket]()
 
 
-def _close_copies() -> None:
+def _forget_servers() -> None:
+    """In a process that was just forked, maybe while another thread held the lock."""
+    global _shared, _looking
+    inherited, _shared, _looking = _shared, {}, threading.Lock()
     for control in _controls:
         control.abandon()
     _controls.clear()
+    for server in inherited.values():
+        server.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_copies)
+    os.register_at_fork(after_in_child=_forget_servers)
 
 
 class ForkServer:
@@ -83,24 +99,23 @@ class ForkServer:
         self._starting = threading.Lock()
         self._preloaded: set[str] = set()
         self._ready = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | _Forked | None = None
         self._control: MessageSocket | None = None
         self._finalizer: weakref.finalize[..., ForkServer] | None = None
 
     @classmethod
     def shared(cls) -> ForkServer:
-        """This process's server, started if there is none alive. Hold it as long as it is to live.
+        """This process's server, started if there is none alive. It lives until the process ends.
 
         Raises:
             RuntimeError: See ``start``.
         """
-        key = os.getpid(), has_linux()
-        with _locks.setdefault(os.getpid(), threading.Lock()):
-            server = _servers[key]() if key in _servers else None
+        with _looking:
+            server = _shared.get(has_linux())
             if server is None or not server.alive:
                 server = cls()
                 server.start()
-                _servers[key] = weakref.ref(server)
+                _shared[has_linux()] = server
             return server
 
     def start(self) -> None:
@@ -118,7 +133,7 @@ class ForkServer:
         self._control = MessageSocket(ours)
         _controls.add(self._control)
         with theirs:
-            self._process = _start_process(theirs.fileno())
+            self._process = _fork_process(self._control, theirs) or _start_process(theirs.fileno())
         self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._owner, self._ready)
 
     @property
@@ -238,6 +253,180 @@ def _start_process(control: int) -> subprocess.Popen[bytes]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+# Forked from this process, a server is there at once, with all that is imported here and mostly in the same
+# memory. But it has everything else of this process too. So that is done only where nothing of it can be in
+# use, or be seen by a job; in doubt the server is a clean process.
+
+# Pages that this process writes to or frees later are the server's alone: at most so much, which is not far
+# from what a clean server has for itself once it has imported torch.
+_MOST_ANONYMOUS_KIB = 512 << 10
+
+# Of a thread that may have been joined, and is listed a moment longer: PF_EXITING of Linux's sched.h.
+_EXITING = 4
+
+# Packages with generators of their own that do not matter: NumPy's is seeded in each worker, and sympy, which
+# torch imports, tests its results by its own.
+_WITH_GENERATORS = frozenset({"numpy", "sympy"})
+
+# Libraries that keep threads for numeric code: OpenMP's, which torch uses, and OpenBLAS, which NumPy does.
+# The functions return how many threads they use, set that, and end those that wait; work starts new ones.
+_POOLS = re.compile(r"/lib(gomp|iomp5|omp|openblas|scipy_openblas)[^/]*\.so[^/]*$")
+_BLAS = [
+    f"{package}openblas_{{}}_num_threads{bits}" for package, bits in product(("", "scipy_"), ("", "64_"))
+]
+_OF_POOLS = [
+    ("omp_get_max_threads", "omp_set_num_threads", "omp_pause_resource_all"),
+    *[(name.format("get"), name.format("set"), "blas_thread_shutdown_") for name in _BLAS],
+]
+_OMP_PAUSE_HARD = 2  # the one argument; OpenBLAS's function has none
+
+
+class _Forked:
+    """A process forked from this one, with as much of ``subprocess.Popen`` as a server's parent needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.wait(os.WNOHANG)
+
+    def wait(self, flags: int = 0) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, flags)
+            except ChildProcessError:  # another thread was first, or the program has all its children reaped
+                pid, status = self.pid, 0
+            if pid:
+                self.returncode = status
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _fork_process(ours: MessageSocket, theirs: socket.socket) -> _Forked | None:
+    """A server forked from this process; None where that is not known to be safe."""
+    if not has_linux() or not _has_nothing_begun({ours.fileno(), theirs.fileno()}):
+        return None
+    users = _users_modules()
+    if users is None:
+        return None
+    from ._forkserver_main import main_forked
+
+    with _without_other_threads() as is_alone:
+        if not is_alone:
+            return None
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # it may be None, or anything of the user's
+                stream.flush()  # or both processes would write it
+        collects = gc.isenabled()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        gc.disable()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    main_forked(theirs, mask, users)
+                except BaseException:
+                    traceback.print_exc()
+                os._exit(1)
+            return _Forked(pid)
+        finally:
+            if collects:
+                gc.enable()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _has_nothing_begun(own: set[int]) -> bool:
+    """Whether this process has no Python thread, open file, connection, device or mode that a copy of it must
+    not have, and is small enough. Other threads are looked for later."""
+    callers = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe()))
+    if any(file.startswith("<frozen importlib") for file in callers):
+        return False  # a module is half imported, and locked
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+        devices = torch.get_default_device().type, torch.cuda.is_initialized()
+        if (*modes, *devices) != (True, False, False, "cpu", False):
+            return False
+    if len(sys._current_frames()) > 1 or any_class_came() or sys.gettrace() or sys.getprofile():
+        return False
+    size = re.search(r"RssAnon:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    is_small = size is not None and int(size[1]) <= _MOST_ANONYMOUS_KIB
+    return is_small and _open_descriptors() <= own
+
+
+def _open_descriptors() -> set[int]:
+    """Those that the program has opened, as far as can be seen: it was itself started with the others."""
+    found = set()
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # it was the one that the folder was listed by
+            mode = os.fstat(descriptor).st_mode
+            is_passed_on = os.get_inheritable(descriptor) and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode))
+            if descriptor > 2 and not is_passed_on:
+                found.add(descriptor)
+    return found
+
+
+def _users_modules() -> set[str] | None:
+    """The modules of the program, which each worker imports anew.
+
+    Returns:
+        All that are neither of Python, nor of installed packages, nor ours. None if one of them cannot be
+        imported twice, or if an installed package has a random generator: each worker would have the same.
+    """
+    installed = [path for path in import_path() if any(Path(path).glob("*.dist-info"))]
+    prefixes = tuple(path + os.sep for path in (*installed, os.path.dirname(os.__file__)))
+    numpys = sys.modules.get("numpy.random")
+    generators = {random.Random} if numpys is None else {random.Random, numpys.Generator, numpys.RandomState}
+    users = {"__main__", "__mp_main__"}
+    known = {*sys.stdlib_module_names, _PACKAGE, *users}
+    for name, module in list(sys.modules.items()):
+        package = name.partition(".")[0]
+        if package in known or not isinstance(module, ModuleType):
+            continue
+        held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
+        path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
+        if path.startswith(prefixes):
+            if package not in _WITH_GENERATORS and any(type(value) in generators for value in held.values()):
+                return None
+        elif path.endswith(".py") or (path and "__path__" in held):
+            users.add(name)
+        elif path:
+            return None
+    return users
+
+
+@contextmanager
+def _without_other_threads() -> Iterator[bool]:
+    """End the idle threads of numeric libraries, which use one within the block, as workers do; whether this
+    thread is then the only one."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split(maxsplit=5)[5] for line in maps if _POOLS.search(line)}
+    sizes: list[tuple[Callable[[int], object], int]] = []
+    for path, names in product(paths, _OF_POOLS):
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
+        if all(hasattr(library, name) for name in names):
+            get_size, set_size, end = (getattr(library, name) for name in names)
+            sizes.append((set_size, get_size()))
+            set_size(1)
+            end(_OMP_PAUSE_HARD)
+    try:
+        yield sum(map(_lives, os.listdir("/proc/self/task"))) == 1
+    finally:
+        for set_size, size in sizes:
+            set_size(size)
+
+
+def _lives(thread: str) -> bool:
+    with suppress(OSError):  # it has ended
+        fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
+        return not int(fields[6]) & _EXITING
+    return False
+
+
 def _loaded_modules() -> list[str]:
     """What this process has imported of the package and workers may need, whatever their job is."""
     ours = [name for name in sys.modules if name.startswith(f"{_PACKAGE}.")]
@@ -245,7 +434,7 @@ def _loaded_modules() -> list[str]:
 
 
 def _end(
-    process: subprocess.Popen[bytes], control: MessageSocket, owner: int, ready: threading.Event
+    process: subprocess.Popen[bytes] | _Forked, control: MessageSocket, owner: int, ready: threading.Event
 ) -> None:
     if os.getpid() != owner:
         # A forked process leaves the server to its owner.

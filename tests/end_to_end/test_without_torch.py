@@ -1,4 +1,4 @@
-"""Workers that have not imported torch, as a user's script has them: the same batches, and sooner."""
+"""Workers that have not imported torch, as a script with threads has them: the same batches, and sooner."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ import pytest
 from programs import Programs
 
 import asyncloader as al
+
+#: With another thread the workers do not come from a fork of the script, which has imported torch.
+THREADED = """
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
 
 SCRIPT = """
 import json, sys
@@ -115,7 +121,7 @@ def said_by(folder: Path, programs: Programs, tmp_path: Path) -> Callable[[str],
 
     def said_by(text: str) -> str:
         script = tmp_path / "train.py"
-        script.write_text(text)
+        script.write_text(THREADED + text)
         done = programs.run(script, folder)
         assert done.returncode == 0, done.stderr
         return done.stdout
