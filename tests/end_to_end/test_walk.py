@@ -25,13 +25,13 @@ Walks = dict[str, dict[str, list[str]]]
 @pytest.fixture(scope="module")
 def walks(programs: Programs) -> Walks:
     """Traced in a process of its own: what else runs here would be traced too."""
-    done = programs.run(Path(__file__).with_name("walk.py"), timeout=280)
+    done = programs.run(Path(__file__).with_name("walk.py"), timeout=580)
     assert done.returncode == 0, done.stderr
     found: Walks = json.loads(done.stdout)
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PASSES)
 def test_what_passes_a_byte_a_batch_and_a_position_on_is_bounded(walks: Walks, name: str) -> None:
     too_many = {
@@ -40,7 +40,7 @@ def test_what_passes_a_byte_a_batch_and_a_position_on_is_bounded(walks: Walks, n
     assert not too_many, f"more than {MOST[name]}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_page_lists_them(walks: Walks) -> None:
     advice = "the lists have changed: run python tests/end_to_end/walk.py --write"
     assert listed(section_of(DESIGN.read_text())) == listed(render(walks)), advice
