@@ -293,7 +293,7 @@ def _size(value: Any, most: int = _MOST_ELEMENTS) -> int:
         return len(value)
     if kind is dict and len(value) <= most:
         return _sum(value.values())
-    if kind is not list:
+    if kind is not list and kind is not tuple:
         if isinstance(value, int | float):
             return _NUMBER_BYTES
         if isinstance(value, bytes | bytearray | str):

@@ -146,18 +146,6 @@ def _in_order(tensor: Tensor) -> Tensor:
     return tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
 
 
-def over(buffer: Tensor, dtype: Any, place: int, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """A tensor over the storage of ``buffer``, from element ``place`` on.
-
-    The storage is set, since slices would share the version counter by which autograd detects writes in
-    place.
-    """
-    import torch
-
-    blank = torch.empty(0, dtype=dtype, device=buffer.device)
-    return blank.set_(buffer.untyped_storage(), place, shape, stride)
-
-
 # The memory that batches are made in: ordinary, or lent by a transport, which then does not have to copy
 # them.
 

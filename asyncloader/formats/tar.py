@@ -12,8 +12,11 @@ Laws:
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import ne
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
@@ -27,8 +30,10 @@ from .tar_layout import (
     SparsePlan,
     checked_name,
     expand_sparse,
+    find_dot,
     parse_decimal,
     parse_header,
+    parse_headers,
     parse_pax_records,
     pax_sparse_plan,
     read_old_gnu_plan,
@@ -50,6 +55,8 @@ class SampleGroups:
     Attributes:
         sample: The open sample.
         sample_bytes: Its size, with the member that was opened last and all headers.
+        header_offset: Offset of the header that is read or comes next.
+        at_member: Whether that is a header of a member which has none in front of it.
     """
 
     first: int
@@ -57,6 +64,7 @@ class SampleGroups:
     sample: Sample = field(default_factory=dict)
     sample_bytes: int = 0
     header_offset: int = 0
+    at_member: bool = False
     ended: bool = False
     restartable: bool = True
     full: bool = False
@@ -83,9 +91,8 @@ class SampleGroups:
         Raises:
             FormatError: The sample has the field already, or becomes too long.
         """
-        start = name.rfind("/") + 1
-        dot = name.find(".", start)
-        if dot <= start or dot == len(name) - 1:
+        dot = find_dot(name)
+        if dot < 0:
             return None
         key = name[:dot]
         field = name[dot + 1 :].lower()
@@ -102,6 +109,10 @@ class SampleGroups:
         if self.sample_bytes > self.max_bytes or self._hole_bytes > _MAX_HOLE_BYTES:
             self._refuse(name, size)
         return field
+
+    def goes_on(self, header: bytes) -> bool:
+        """Whether a member with this header is one more of the open sample."""
+        return self._key is not None and header.startswith(f"{self._key}.".encode("utf-8", "surrogateescape"))
 
     def _refuse(self, name: str, size: int) -> None:
         if self._hole_bytes > _MAX_HOLE_BYTES:
@@ -190,11 +201,14 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
         FormatError: Without offset and sample, which ``samples`` has.
     """
     shared: dict[bytes, bytes] = {}
-    begin = offset
     extension: _Extension | None = None
     while True:
         samples.header_offset = offset
+        samples.at_member = extension is None
         block = yield BLOCK
+        if samples.at_member:  # the decoder may have passed other members meanwhile
+            begin = offset = samples.header_offset
+        samples.at_member = False
         if block == ZERO_BLOCK:
             break
         offset += BLOCK
@@ -216,7 +230,6 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
             size = _body_size(name, size, kind)
             yield -size
         offset += size + (-size & 511)
-        begin = offset
         extension = None
     if extension is not None:
         raise FormatError("tar: an extension header without a member after it")
@@ -270,6 +283,34 @@ def _read_end(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]
 _GATHER_BYTES = 8 << 20
 
 
+# Keys, each with a NUL behind it, in whose names the first dot of a member's name is that behind the key.
+_KEYS = re.compile(r"(?:[^.\0]*[^./\0]\0)+")
+
+
+def _alike(names: list[str]) -> tuple[list[str], list[str]]:
+    """The keys of the samples that members belong to, and the fields of each of them; none if those differ.
+
+    The last sample is left out, since more of its members may follow.
+    """
+    stem = names[0].partition(".")[0]
+    ends = [name[len(stem) :] for name in takewhile(lambda name: name.startswith(f"{stem}."), names)]
+    fields = [end[1:].lower() for end in ends]
+    # Neither without a name, nor two with the same one.
+    if not ends or "/" in "".join(fields) or len({"", "__key__", *fields}) < len(fields) + 2:
+        return [], []
+    keys = [name.removesuffix(ends[0]) for name in names[:: len(ends)]]
+    alike = (
+        names == [key + end for key in keys for end in ends][: len(names)]
+        and all(map(ne, keys, keys[1:]))
+        and _KEYS.fullmatch("\0".join([*keys, ""])) is not None
+    )
+    return (keys[:-1], fields) if alike else ([], [])
+
+
+# With fewer members than this in the rest of a chunk, parsing them one by one is faster.
+_MANY = 48
+
+
 class TarDecoder(Decoder):
     """Decode a tar shard into samples ``{"__key__": key, field: bytes, ...}``.
 
@@ -306,8 +347,8 @@ class TarDecoder(Decoder):
         self._pieces: list[bytes | memoryview] = []
         self._large: io.BytesIO | None = None  # in place of the pieces
         self._held = 0  # bytes of the needed ones that are there
-        self._start = start_byte
         self._fed = start_byte
+        self._many = True  # whether the last chunk had many samples
 
     def check_room(self, compressed_bytes: int) -> None:
         # The sample's size counts all that the header of the open member claims.
@@ -326,11 +367,15 @@ class TarDecoder(Decoder):
         send = self._parser.send
         size = len(chunk)
         self._fed += size
+        many, before = self._many, samples.index
         try:
             at = self._complete_pending(chunk)
             need = self._need
             while (end := at + need) <= size:
-                if need >= 0:
+                if many and samples.at_member and not samples.goes_on(bytes(chunk[at:end])):
+                    begin, at = at, (yield from self._read_members(chunk, at))
+                    many = at > begin
+                elif need >= 0:
                     piece = bytes(chunk[at:end])
                     at = end + (-need & 511)
                     need = send(piece)
@@ -344,11 +389,32 @@ class TarDecoder(Decoder):
             yield from self._take()
             self._locate(error)
             raise
+        self._many = samples.index >= before + _MANY
         self._skip = max(at - size, 0)
         if at < size:
             # A view pins the chunk instead of copying the piece now and again in the join.
             self._hold(memoryview(chunk)[at:] if size - at > BLOCK else bytes(chunk[at:]))
         yield from self._take()
+
+    def _read_members(self, chunk: bytes | memoryview, at: int) -> Generator[Block, None, int]:
+        """Read many small samples at once; where to go on in ``chunk``, which is ``at`` if there are few."""
+        samples = self._samples
+        names, begins, sizes = parse_headers(chunk, at)
+        keys, fields = _alike(names) if len(names) >= _MANY else ([], [])
+        width = len(fields)
+        if not (keys and samples.restartable) or width * (max(sizes) + BLOCK) > samples.max_bytes:
+            return at
+        offset = samples.header_offset - at - BLOCK
+        samples.close_sample(samples.header_offset)
+        yield from self._take()
+        stop = len(keys) * width
+        bodies = [bytes(chunk[at : at + size]) for at, size in zip(begins[:stop], sizes, strict=False)]
+        rows = zip(keys, *(bodies[nth::width] for nth in range(width)), strict=True)
+        trail = OffsetTrail(samples.first, [offset + begin for begin in begins[width : stop + 1 : width]])
+        samples.first += len(keys)
+        yield Rows([dict(zip(("__key__", *fields), row, strict=True)) for row in rows], trail)
+        samples.header_offset = offset + begins[stop]
+        return begins[stop] - BLOCK
 
     def _complete_pending(self, chunk: bytes | memoryview) -> int:
         """Drop what is to be skipped, finish the piece begun before; where to go on in ``chunk``."""

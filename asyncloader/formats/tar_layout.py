@@ -13,8 +13,11 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import adler32
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import FormatError
-from .decoder import describe_bytes
+from .decoder import MAX_BLOCK_BYTES, describe_bytes
 
 BLOCK = 512
 ZERO_BLOCK = bytes(BLOCK)
@@ -46,24 +49,83 @@ def parse_header(block: bytes) -> tuple[str, int, bytes]:
     """
     name, size_field, sum_field, kind, magic, prefix = _FIELDS.unpack(block)
     # adler32's low half is 1 + the sum of the bytes mod 65521; the standard library has no other C loop that
-    # sums bytes. 256 x 255 + 1 < 65521, so the sum is exact if half of the header is zeros, as it mostly is.
-    if block.count(0) >= BLOCK // 2:
-        total = adler32(block) & 0xFFFF
-    else:
-        total = (adler32(block[: BLOCK // 2]) & 0xFFFF) + (adler32(block[BLOCK // 2 :]) & 0xFFFF) - 1
+    # sums bytes. 256 x 255 + 1 < 65521, so it is exact of half a header.
+    total = (adler32(block[: BLOCK // 2]) & 0xFFFF) + (adler32(block[BLOCK // 2 :]) & 0xFFFF) - 1
     total += 256 - (adler32(sum_field) & 0xFFFF)  # its own field counts as eight spaces
     if sum_field != b"%06o\0 " % total:  # the usual form
         _check_sum(block, sum_field, total)
-    digits = size_field[:11]
-    if digits.isdigit() and size_field[11] == 0 and not (b"8" in digits or b"9" in digits):
-        size = int(digits, 8)
-    else:
-        size = parse_number(size_field, "size")
+    size = parse_number(size_field, "size")
     name = name.partition(b"\0")[0]
     # Old GNU headers ("ustar  ") have times in place of the prefix of POSIX.
     if prefix[0] and magic.startswith(b"ustar\0"):
         name = prefix.partition(b"\0")[0] + b"/" + name
     return str(name, "utf-8", "surrogateescape"), size, kind
+
+
+# The fields of a header as NumPy reads them from many headers; bytes of the numbers one by one.
+_HEADER = np.dtype(
+    {
+        "names": ["name", "size", "size_end", "sum", "sum_end", "kind", "start", "magic", "prefix"],
+        "formats": ["S100", "(11,)u1", "u1", "(6,)u1", "S2", "S1", "<u4", "S6", "u1"],
+        "offsets": [0, 124, 135, 148, 154, 156, 257, 257, 345],
+        "itemsize": BLOCK,
+    }
+)
+_START = int.from_bytes(b"usta", "little")
+_PLACES = 8 ** np.arange(11)[::-1]
+# The arrays of so many headers stay in the cache, and malloc does not map them anew each time.
+_MOST_HEADERS = 255
+
+
+def parse_headers(content: bytes | memoryview, at: int) -> tuple[list[str], list[int], list[int]]:
+    """The members from ``at`` on whose headers are of the usual form, up to the first that is not.
+
+    The usual form is that of a regular file in a ustar or GNU header, with octal numbers, a right checksum
+    and a name without a prefix. NumPy parses all of them at once, in a fraction of the time of
+    ``parse_header``, which has to parse the header after them, and to refuse it if it is wrong.
+
+    Args:
+        content: Bytes of the tar.
+        at: Where the first header is.
+
+    Returns:
+        For each member that is in ``content`` with all of its blocks: its name, where its body begins in
+        ``content``, and the length of its body. Each begins where the one before it ends.
+    """
+    count = min(len(content) - at, MAX_BLOCK_BYTES) // BLOCK
+    # A body may have blocks that look like headers. Those are dropped by the sizes of the members.
+    starts = np.frombuffer(content, _HEADER, count, at)["start"]
+    found = np.flatnonzero(starts == _START)[:_MOST_HEADERS]
+    headers = np.frombuffer(content, f"V{BLOCK}", count, at)[found]
+    fields = headers.view(_HEADER)
+    # The sum of half a header fits 16 bits. Its own field counts as eight blanks, and has one.
+    halves = headers.view(np.uint8).reshape(-1, 2, BLOCK // 2).sum(2, np.uint16)
+    sums, are_sums = _octal(fields["sum"])
+    sizes, are_sizes = _octal(fields["size"])
+    ends = found + 1 + (sizes + BLOCK - 1) // BLOCK
+    usual = (
+        (halves.sum(1) + 7 * ord(" ") - fields["sum"].sum(1) == sums)
+        & are_sums
+        & (fields["sum_end"] == b"\0 ")
+        & are_sizes
+        & (fields["size_end"] == 0)
+        & (fields["kind"] == b"0")
+        # Old GNU headers have times in place of the prefix.
+        & ((fields["magic"] == b"ustar ") | (fields["magic"] == b"ustar") & (fields["prefix"] == 0))
+        & (ends <= count)
+        & (found == np.concatenate(([0], ends[:-1])))
+    )
+    length = len(usual) if usual.all() else int(usual.argmin())
+    names = b"\0".join(fields["name"][:length].tolist()).decode("utf-8", "surrogateescape").split("\0")
+    if len(names) != length:  # none, or one has other bytes behind its end
+        return [], [], []
+    return names, (at + BLOCK + BLOCK * found[:length]).tolist(), sizes[:length].tolist()
+
+
+def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Numbers ``(n,)`` of octal digits ``(n, digits)``, and whether they are such digits."""
+    values = digits - np.uint8(ord("0"))  # below 0 it wraps
+    return values @ _PLACES[-digits.shape[1] :], values.max(1, initial=0) < 8
 
 
 def _check_sum(block: bytes, sum_field: bytes, total: int) -> None:
@@ -110,6 +172,13 @@ def parse_decimal(field: bytes, what: str) -> int:
     if not _DECIMAL.fullmatch(field) or (value := int(field)) > _MAX_NUMBER:
         raise FormatError(f"tar {what}: expected a decimal number, found {field[:40]!r}")
     return value
+
+
+def find_dot(name: str) -> int:
+    """Where a member's name has the dot between the key of its sample and its field; -1 if it is no field."""
+    start = name.rfind("/") + 1
+    dot = name.find(".", start)
+    return -1 if dot <= start or dot == len(name) - 1 else dot
 
 
 def checked_name(raw: bytes) -> str:
@@ -439,9 +508,8 @@ def _is_number(text: str) -> bool:
 
 def _key_of(name: str, number: int) -> str:
     """The key of the sample that a member belongs to; see ``SampleGroups``."""
-    start = name.rfind("/") + 1
-    dot = name.find(".", start)
-    if dot <= start or dot == len(name) - 1:
+    dot = find_dot(name)
+    if dot < 0:
         raise _fault(number, f"the member {name!r} is no field of a sample, by its name")
     return name[:dot]
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks.memory import LEAST_BYTES, StandIn, align, as_bytes, dense, over
+from ..blocks.memory import LEAST_BYTES, StandIn, align, as_bytes, dense
 from .by_value import Homeward
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def _rebuild_other(
     import torch
 
     if len(buffer):
-        tensor = over(torch.frombuffer(buffer, dtype=torch.uint8), dtype, 0, shape, stride)
+        # ``data`` is no view to autograd.
+        tensor = torch.frombuffer(buffer, dtype=dtype).as_strided(shape, stride).data
     else:
         tensor = torch.empty(shape, dtype=dtype)
     return tensor.requires_grad_() if requires_grad else tensor

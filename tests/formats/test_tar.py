@@ -242,6 +242,51 @@ def test_checksums_that_are_no_numbers_are_refused(field: bytes) -> None:
     assert "checksum" in str(refused(block[:148] + written + block[156:] + END))
 
 
+# What a tar of many small members may have between them, with the number of the member for its name.
+_BETWEEN = {
+    "gnu": lambda n: raw_header(b"%04d.gnu" % n, 1, magic=b"ustar  \0", b345=b"01234567012\0") + padded(b"g"),
+    "prefix": lambda n: raw_header(b"%04d.pre" % n, 1, b345=b"folder\0") + padded(b"p"),
+    "v7": lambda n: raw_header(b"%04d.v7" % n, 1, b"\0", b"") + padded(b"7"),
+    "pax": lambda n: pax_header((b"size", b"600")) + raw_header(b"%04d.pax" % n, 0) + padded(b"x" * 600),
+    "other numbers": lambda n: raw_header(b"%04d.num" % n, b"         3 ") + padded(b"odd"),
+    "folder": lambda n: raw_header(b"%04d.d/" % n, 0, b"5"),
+    "no field": lambda n: raw_header(b"README", 9) + padded(b"read this"),
+    "tar in tar": lambda n: raw_header(b"%04d.tar" % n, len(SMALL)) + SMALL,
+    "bytes behind the name": lambda n: raw_header(b"%04d.end\0x" % n, 1) + padded(b"e"),
+    "not UTF-8": lambda n: raw_header(b"%04d\xff.txt" % n, 1) + padded(b"u"),
+    "same again": lambda n: 2 * raw_header(b"%04d.dup" % n),
+    "wrong checksum": lambda n: raw_header(b"%04d.sum" % n).replace(b"%04d" % n, b"%04d" % (n + 1)),
+    "wrong size": lambda n: raw_header(b"%04d.size" % n, b"0000000008\0\0"),
+    "zeros": lambda n: bytes(512),
+}
+
+
+@examples(60)
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.sampled_from(sorted(_BETWEEN))), max_size=4),
+    st.integers(0, 40),
+    st.integers(1, 3),
+    st.sampled_from((512, 4096, 20_480, 30_001)),
+)
+def test_many_members_read_as_one_by_one(
+    odd: list[tuple[int, str]], last: int, fields: int, size: int
+) -> None:
+    archive = b""
+    for count, what in [*odd, (last, "")]:
+        for _ in range(count):
+            number = archive.count(b"ustar")
+            for field in range(fields):
+                body = b"%d" % number * (number % 200)
+                archive += raw_header(b"%04d.F%d" % (number, field), len(body)) + padded(body)
+        archive += _BETWEEN[what](archive.count(b"ustar")) if what else END
+    # A chunk of a block has no room for many.
+    one_by_one = outcome(TarDecoder(), cut(archive, (512,)))
+    assert outcome(TarDecoder(), [archive]) == one_by_one
+    assert outcome(TarDecoder(), cut(archive, (size,))) == one_by_one
+    limited = outcome(TarDecoder(max_member_bytes=3000), cut(archive, (512,)))
+    assert outcome(TarDecoder(max_member_bytes=3000), [archive]) == limited
+
+
 # -- PAX ------------------------------------------------------------------------------------------
 
 
@@ -473,7 +518,9 @@ def test_errors_after_a_restart_name_places_in_the_whole_shard() -> None:
 
 def test_blocks_are_bounded_in_samples_and_bytes() -> None:
     tiny = make_tar([(f"{index:06d}.t", b"") for index in range(2500)])
-    assert [len(block) for block in blocks_of(TarDecoder(), [tiny])] == [1024, 1024, 452]
+    lengths = [len(block) for block in blocks_of(TarDecoder(), [tiny])]
+    assert sum(lengths) == 2500 and max(lengths) <= 1024
+    assert [len(block) for block in blocks_of(TarDecoder(), cut(tiny, (512,)))] == 2500 * [1]
     large = make_tar([(f"{index}.t", bytes(3 << 20)) for index in range(7)])
     assert [len(block) for block in blocks_of(TarDecoder(), [large])] == [3, 3, 1]
 
