@@ -86,8 +86,7 @@ class FileLeaks:
         return [each for each in new if not any(re.match(pattern, each) for pattern in there)]
 
     def _found_for_good(self, new: list[str]) -> Iterator[str]:
-        ours = getattr(sys.modules.get("asyncloader.workers.forkserver"), "_shared", None)
-        if ours is not None:
+        for ours in getattr(sys.modules.get("asyncloader.workers.forkserver"), "_shared", {}).values():
             yield rf"process {ours.pid}, "
             yield rf"descriptor {ours._control.fileno()} of socket:"
         tracker, server = resource_tracker._resource_tracker, forkserver._forkserver

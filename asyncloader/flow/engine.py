@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from .channel import OWN_THREADS, Channel, call_in_loop
+from .channel import OWN_THREADS, Channel, ChannelClosed, call_in_loop
 from .process import occupy_standard_descriptors, patience_s
 from .threads import DaemonExecutor
 
@@ -133,7 +133,8 @@ class Scope:
         try:
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            if len(group.exceptions) > 1:
+            # Of a channel that its receiver has closed, each sender is told.
+            if len(group.exceptions) > 1 and group.split(ChannelClosed)[1] is not None:
                 raise
             alone = group.exceptions[0]
             context = alone.__context__

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from time import monotonic, perf_counter
 from typing import Protocol
 
@@ -352,7 +353,12 @@ class _ShardReader:
 
     def close(self) -> None:
         """Let go of the bytes: the frames of an error refer to this reader."""
+        for shard, chunks in self._chunks.items():
+            if not shard.is_announced:
+                chunks.close()
         self._chunks.clear()
+        for part in chain.from_iterable(shard.parts for shard in self._lookahead.window):
+            part.waiting.clear()
         self._lookahead.window.clear()
 
     # --- what is requested ---
@@ -430,8 +436,8 @@ class _ShardReader:
         """Send the channels of shards that follow those of which all bytes were sent."""
         for shard in self._lookahead.window:
             if not shard.is_announced:
-                shard.is_announced = True
                 out.send_nowait(self._chunks[shard])
+                shard.is_announced = True
             if not shard.has_ended or shard.error is not None:
                 return
 
