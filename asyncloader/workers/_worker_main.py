@@ -103,7 +103,10 @@ def _settle(setting: Setting) -> None:
 def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, leash: int) -> None:
     job: Callable[..., Any] = pickle.loads(pickled_job)
     batches: Any = iter(job() if shared is None else job(load_shared(shared)))
-    watch = _Watch(leash, batches)
+    is_let_go = threading.Event()
+    if hasattr(batches, "let_go"):
+        arguments = leash, is_let_go, batches.let_go
+        threading.Thread(target=_watch, args=arguments, name="asyncloader-watch", daemon=True).start()
     stopwatch = getattr(batches, "stopwatch", None) or Stopwatch()  # a job may measure where its time goes
     try:
         while True:
@@ -114,7 +117,7 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, leash: int
             try:
                 made = list(islice(batches, 1))
             except Exception:
-                if watch.let_go:
+                if is_let_go.is_set():
                     raise _LetGo from None  # which is why it was raised
                 raise
             if not made:
@@ -127,20 +130,11 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, leash: int
             batches.close()
 
 
-class _Watch:
-    """Calls the ``let_go`` of a job that has one when the parent lets the worker go, also amid a batch."""
-
-    def __init__(self, leash: int, batches: Any) -> None:
-        self.let_go = False
-        self._leash = leash
-        self._batches = batches
-        if hasattr(batches, "let_go"):
-            threading.Thread(target=self._run, name="asyncloader-watch", daemon=True).start()
-
-    def _run(self) -> None:
-        os.read(self._leash, 1)  # the parent sends nothing: this is the end
-        self.let_go = True
-        self._batches.let_go()
+def _watch(leash: int, is_let_go: threading.Event, let_go: Callable[[], object]) -> None:
+    """Call the job's ``let_go`` when the parent lets the worker go, also amid a batch."""
+    os.read(leash, 1)  # the parent sends nothing: this is the end
+    is_let_go.set()
+    let_go()
 
 
 class _Outlet:
@@ -202,14 +196,12 @@ class _Outlet:
         self._unreceived.append(packed.size_bytes)
         self._link.send(packed, made_in)
 
-    def send_error(self, dumped: Dumped) -> None:
-        """Send what the job raised, as the last message."""
-        self._link.send(pack(dumped), None, LinkKind.ERROR)
-        self._link.drain()
-
-    def end(self) -> None:
-        """Report the job's end, as the last message."""
-        self._link.end()
+    def end(self, error: Dumped | None = None) -> None:
+        """Report the job's end, or what it raised, as the last message."""
+        if error is None:
+            self._link.end()
+        else:
+            self._link.send(pack(error), kind=LinkKind.ERROR)
         self._link.drain()
 
 
@@ -217,7 +209,7 @@ def _report(error: BaseException, outlet: _Outlet, worker: int) -> None:
     bare = drop_frames(error)
     if not outlet.is_let_go:
         # If the pass has ended meanwhile, mostly by the same error of another worker, it goes nowhere.
-        outlet.send_error(dump_error(error, f"in worker {worker} (pid {os.getpid()})"))
+        outlet.end(dump_error(error, f"in worker {worker} (pid {os.getpid()})"))
     elif not bare:
         # Raised while the job was being closed, so that no other code reports it. But errors of reading
         # shards are expected then.

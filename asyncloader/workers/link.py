@@ -114,7 +114,8 @@ class MessageSocket:
 
     def _post(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         rest = _FRAME.pack(len(message), bool(descriptors)) + message
-        self._send_unsent()
+        if self._unsent:
+            self._send_unsent()
         if not self._unsent:
             try:
                 rest = self._transmit(rest, descriptors)
@@ -396,7 +397,7 @@ class Link(MessageSocket):
         credits: int = 0,
     ) -> None:
         """Send a message, with what the other end has to know of slots."""
-        freed, retired = self._inbound.take_freed(_MOST_FREED), self._inbound.take_retired(_MOST_FREED)
+        freed, retired = self._inbound.take_returned(_MOST_FREED)
         at, message = (0, b"") if packed is None else (packed.at, packed.message)
         head = _HEAD.pack(at, slot, kind, credits, len(freed), len(retired), len(dropped))
         if freed or retired or dropped:

@@ -257,7 +257,7 @@ class InboundSlots:
             os.close(descriptor)
 
     def lend(self, slot: int) -> Bytes:
-        """The slot's pages; once nothing is built over them the slot is among ``take_freed``.
+        """The slot's pages; once nothing is built over them the slot is among ``take_returned``.
 
         Nothing is lent of slot 0, which stands for none.
         """
@@ -269,16 +269,16 @@ class InboundSlots:
         watched.slot, watched.pages, watched.forks = slot, pages, _forks
         return array
 
-    def take_freed(self, most: int) -> list[int]:
+    def take_returned(self, most: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The slots that came free, and those that must not be used again, which are forgotten here."""
+        if not self._freed and not self._retired:
+            return (), ()
         # popleft and not a copy: leases may die, and append, at any moment.
-        return [self._freed.popleft() for _ in range(min(len(self._freed), most))]
-
-    def take_retired(self, most: int) -> list[int]:
-        """Those that came free and must not be used again; they are forgotten here."""
+        freed = [self._freed.popleft() for _ in range(min(len(self._freed), most))]
         retired = [self._retired.popleft() for _ in range(min(len(self._retired), most))]
         for slot in retired:
             self.drop(slot)
-        return retired
+        return freed, retired
 
     def drop(self, slot: int) -> None:
         """Forget a slot that the worker has dropped, or is to drop; nothing lies over its pages."""
