@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -232,6 +232,13 @@ def _own_rules(stack_rest: _Rule) -> dict[Any, _Rule]:
 @cache
 def _table_first(rule: _Rule) -> _Rule:
     def apply(values: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+        dtype = _NUMBERS.get(type(values[0]))
+        if dtype is not None:
+            # NumPy finds the one type of all sooner than looking at each; it refuses some mixtures.
+            with suppress(RuntimeError, TypeError, ValueError):
+                array = np.array(values)
+                if array.dtype == dtype:
+                    return tensor_of(array)
         kinds = set(map(type, values))
         made = _of_kind(kinds.pop(), values) if len(kinds) == 1 else NotImplemented
         if made is not NotImplemented:
