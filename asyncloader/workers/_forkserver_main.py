@@ -53,6 +53,16 @@ def main_forked(control: socket.socket, mask: set[int | signal.Signals], users: 
         mask: Signals that the parent blocks; all are blocked now.
         users: The modules of the program.
     """
+    try:
+        _serve_forked(control, mask, users)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _serve_forked(
+    control: socket.socket, mask: set[int | signal.Signals], users: Collection[str]
+) -> NoReturn:
     # First: to collect what the program holds would run its finalizers. For the same reason nothing of it is
     # freed here.
     gc.freeze()

@@ -327,11 +327,7 @@ def _fork_process(ours: MessageSocket, theirs: socket.socket) -> _Forked | None:
         try:
             pid = os.fork()
             if pid == 0:
-                try:
-                    main_forked(theirs, mask, users)
-                except BaseException:
-                    traceback.print_exc()
-                os._exit(1)
+                main_forked(theirs, mask, users)
             return _Forked(pid)
         finally:
             if collects:
