@@ -190,18 +190,25 @@ def _index_array(indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64
 
 
 class Trail:
-    """The positions of one block's samples, computed on request, and where they came from.
+    """The positions of one block's samples, and where they came from; both are computed on request.
 
     Args:
         after: See the method.
-        origins: Where the samples came from; at least as many as the block has.
+        origins: Gives those of the samples, and perhaps of more than the block has; called once.
     """
 
-    __slots__ = ("_after", "origins")
+    __slots__ = ("_after", "_origins")
 
-    def __init__(self, after: Callable[[int], Position], origins: Origins) -> None:
+    def __init__(self, after: Callable[[int], Position], origins: Callable[[], Origins]) -> None:
         self._after = after
-        self.origins = origins
+        self._origins: Callable[[], Origins] | Origins = origins
+
+    @property
+    def origins(self) -> Origins:
+        """Where the samples came from."""
+        if not isinstance(self._origins, Origins):
+            self._origins = self._origins()
+        return self._origins
 
     def after(self, index: int) -> Position:
         """The position at which the stream continues after sample ``index`` of the block."""
@@ -213,16 +220,19 @@ class Trail:
 
     def part(self, start: int, stop: int) -> Trail:
         """That of the samples from ``start`` up to ``stop``."""
-        return Trail(lambda index: self.after(start + index), self.origins.of(range(start, stop)))
+        return Trail(lambda index: self.after(start + index), lambda: self.origins.of(range(start, stop)))
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Trail:
         """That of the samples of these indices, in this order."""
         # An int also of an array, since positions are JSON.
-        return Trail(lambda index: self.after(int(indices[index])), self.origins.of(_index_array(indices)))
+        return Trail(
+            lambda index: self.after(int(indices[index])),
+            lambda: self.origins.of(_index_array(indices)),
+        )
 
     def follow(self, after: Callable[[int], Position]) -> Trail:
         """That of the same samples with other positions."""
-        return Trail(after, self.origins)
+        return Trail(after, lambda: self.origins)
 
     def with_entry(self, stage: int, entry: Mapping[str, Any]) -> Trail:
         """The same, with an entry of this stage in all positions."""
@@ -232,8 +242,13 @@ class Trail:
         self, shard: str | None, number: int, repetition: int, component: tuple[int, ...] = ()
     ) -> Trail:
         """The same for samples that are known to be of this shard; see ``Place``."""
-        shards = [Place(shard, 0, number, repetition, place.line, component) for place in self.origins.shards]
-        return Trail(self.after, self.origins._replace(shards=shards))
+
+        def origins() -> Origins:
+            shards, which, samples = self.origins
+            places = [Place(shard, 0, number, repetition, place.line, component) for place in shards]
+            return Origins(places, which, samples)
+
+        return Trail(self.after, origins)
 
 
 class OffsetTrail(Trail):
@@ -266,7 +281,7 @@ class OffsetTrail(Trail):
             lines = [*accumulate((blanks[index] for index in at), initial=line - first)]
             which = np.searchsorted(at, np.arange(len(ends)), side="right").astype(np.int32)
         shards = [Place(None, 0, line=before) for before in lines]
-        self.origins = Origins(shards, which, range(first, _ENDLESS))
+        self._origins = Origins(shards, which, range(first, _ENDLESS))
 
     def after(self, index: int) -> Position:
         position = {"sample": self.first + index + 1}
@@ -288,7 +303,7 @@ def join_trails(parts: Sequence[tuple[Trail, int]]) -> Trail:
         nth = bisect_right(ends, index)
         return trails[nth].after(index - ends[nth] + parts[nth][1])
 
-    return Trail(after, join_origins([trail.origins.of(range(count)) for trail, count in parts]))
+    return Trail(after, lambda: join_origins([trail.origins.of(range(count)) for trail, count in parts]))
 
 
 def origins_of(samples: Iterable[tuple[Trail, int]]) -> Origins:

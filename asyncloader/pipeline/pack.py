@@ -216,7 +216,8 @@ class Pack:
 
 def _batch(rows: list[PackedRow], names: list[str], fills: list[float], width: int) -> Batch:
     columns = lay_rows(rows, names, fills, width)
-    trail = Trail([row.after for row in rows].__getitem__, origins_of([row.first for row in rows]))
+    first = [row.first for row in rows]
+    trail = Trail([row.after for row in rows].__getitem__, lambda: origins_of(first))
     ended = [sample for row in rows for sample in row.ended]
     return Batch(Columns(columns, trail), rows[-1].after, len(ended), sum(row.tokens for row in rows), ended)
 
