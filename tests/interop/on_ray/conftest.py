@@ -74,7 +74,8 @@ def leaving_nothing(nodes: Nodes) -> Callable[[], AbstractContextManager[None]]:
 
     def counted() -> tuple[int, int, int]:
         names = [_named(descriptor) for descriptor in os.listdir("/proc/self/fd")]
-        return len(nodes.actors()), len(core.get_all_reference_counts()), names.count("anon_inode:[eventfd]")
+        pipes = sum(name.startswith("pipe:") for name in names)
+        return len(nodes.actors()), len(core.get_all_reference_counts()), pipes
 
     @contextmanager
     def leaving_nothing() -> Iterator[None]:
