@@ -133,7 +133,7 @@ class Scope:
         try:
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            # Of a channel that its receiver has closed, each sender is told.
+            # A channel that its receiver has closed raises in each sender.
             if len(group.exceptions) > 1 and group.split(ChannelClosed)[1] is not None:
                 raise
             alone = group.exceptions[0]

@@ -293,10 +293,9 @@ class LeakCheck:
 def _kept_for_good() -> tuple[set[int | None], set[int | None]]:
     """Pids and descriptors of what stays until this process ends, once it was started."""
     tracker = getattr(resource_tracker, "_resource_tracker", None)
-    server = getattr(sys.modules.get("asyncloader.workers.forkserver"), "_shared", None)
-    control = getattr(server, "_control", None)
-    pids = {getattr(tracker, "_pid", None), getattr(server, "pid", None)}
-    return pids, {getattr(tracker, "_fd", None), None if control is None else control.fileno()}
+    servers = getattr(sys.modules.get("asyncloader.workers.forkserver"), "_shared", {}).values()
+    pids = {getattr(tracker, "_pid", None), *(server.pid for server in servers)}
+    return pids, {getattr(tracker, "_fd", None), *(server._control.fileno() for server in servers)}
 
 
 def _running_tasks() -> set[_Task]:
