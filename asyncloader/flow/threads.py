@@ -70,18 +70,16 @@ class DaemonThreads:
             self._threads.append(thread)
             thread.start()
 
-    def drop(self) -> None:
-        """Forget the calls that were not begun."""
-        with suppress(Empty):
-            while True:
-                self._asked.get_nowait()
-
-    def close(self, at_exit_s: float) -> None:
-        """End the threads once all calls were made, and warn of those that do not return.
+    def close(self, at_exit_s: float, *, drops: bool) -> None:
+        """End the threads, and warn of calls that do not return.
 
         Args:
             at_exit_s: How long to wait for them when the interpreter exits.
+            drops: Whether calls that were not begun are dropped, and not made before.
         """
+        with suppress(Empty):
+            while drops:
+                self._asked.get_nowait()
         for _ in self._threads:
             self._asked.put(None)
         waited_s = patience_s(_CLOSE_DEADLINE_S, at_exit_s)
@@ -131,7 +129,7 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the threads, however long their calls may take, once those that wait were made."""
-        self._own.close(_FILES_AT_EXIT_S)
+        self._own.close(_FILES_AT_EXIT_S, drops=False)
 
 
 def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
@@ -191,8 +189,7 @@ class Threads(Generic[R]):
         """End the threads. Calls that were not begun are dropped, and so are the results of the others."""
         self._forget()
         self._calls.clear()
-        self._threads.drop()
-        self._threads.close(at_exit_s=1.0)
+        self._threads.close(at_exit_s=1.0, drops=True)
 
     def _wake(self) -> None:
         with self._changed:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 from urllib.parse import quote
 
 from . import messages
@@ -164,7 +164,7 @@ class Connection:
             if len(self._received) > _HEAD_LIMIT_BYTES:
                 self.sock.send(messages.render_head(messages.plain(431)))
                 return None
-            await self._readable()
+            await self._ready("reader")
             if not self._receive():
                 return None
         head = bytes(self._received[:end])
@@ -248,7 +248,7 @@ class Connection:
                     entry.bytes_sent -= len(piece) - sent
             view = view[sent:]
             if sent < len(piece):
-                await self._writable()
+                await self._ready("writer")
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than the client stays.
@@ -262,7 +262,7 @@ class Connection:
         try:
             async with asyncio.timeout(seconds):
                 while len(self._received) <= _HEAD_LIMIT_BYTES:
-                    await self._readable()
+                    await self._ready("reader")
                     if not self._receive():
                         raise ConnectionResetError("the client left")
                 await asyncio.sleep(seconds)
@@ -278,23 +278,15 @@ class Connection:
         self._received += chunk
         return bool(chunk)
 
-    async def _readable(self) -> None:
+    async def _ready(self, way: Literal["reader", "writer"]) -> None:
+        """Wait until the socket can be read, or be written to."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
-        loop.add_reader(self.sock, _wake, ready)
+        getattr(loop, f"add_{way}")(self.sock, _wake, ready)
         try:
             await ready
         finally:
-            loop.remove_reader(self.sock)
-
-    async def _writable(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_writer(self.sock, _wake, ready)
-        try:
-            await ready
-        finally:
-            loop.remove_writer(self.sock)
+            getattr(loop, f"remove_{way}")(self.sock)
 
     def _close(self) -> NoReturn:
         # close() alone would send a reset, and lose the end of the body, if a pipelined request is unread.
@@ -306,7 +298,7 @@ class Connection:
         # everything was sent, so the client gets every byte before the reset. (Linux and macOS.)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
-            await self._writable()
+            await self._ready("writer")
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raise _EndError
 

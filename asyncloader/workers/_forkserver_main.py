@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from types import ModuleType
@@ -45,24 +45,13 @@ def main(control_descriptor: int, modules: Sequence[str]) -> NoReturn:
     _serve(control, lambda: [importlib.import_module(name) for name in modules])
 
 
-def main_forked(control: socket.socket, mask: set[int | signal.Signals], users: Collection[str]) -> NoReturn:
+def main_forked(control: socket.socket, mask: set[int | signal.Signals]) -> NoReturn:
     """The same in a process that its parent has just forked from itself.
 
     Args:
         control: This end of the control socket.
         mask: Signals that the parent blocks; all are blocked now.
-        users: The modules of the program.
     """
-    try:
-        _serve_forked(control, mask, users)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-
-
-def _serve_forked(
-    control: socket.socket, mask: set[int | signal.Signals], users: Collection[str]
-) -> NoReturn:
     # First: to collect what the program holds would run its finalizers. For the same reason nothing of it is
     # freed here.
     gc.freeze()
@@ -83,7 +72,7 @@ def _serve_forked(
                 kept.append(signal.signal(number, signal.SIG_DFL))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask - {signal.SIGINT})
-        kept.extend(sys.modules.pop(name, None) for name in users)
+        kept.extend(sys.modules.pop(name, None) for name in ("__main__", "__mp_main__"))
         sys.modules["__main__"] = ModuleType("__main__")
         logging.root.handlers.clear()
         os.environ.update(dict.fromkeys(THREADS, "1"))
@@ -142,9 +131,6 @@ class _Server:
     ) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, action)
 
-    def _stop(self) -> None:
-        self._serving = False
-
     def _answer(self) -> None:
         while True:
             try:
@@ -152,7 +138,8 @@ class _Server:
             except BlockingIOError:
                 return
             except EndOfChannel:
-                return self._stop()
+                self._serving = False
+                return
             if descriptors:
                 self._answer_fork(descriptors)
             else:
@@ -191,9 +178,7 @@ class _Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             # A worker that kept another's descriptors would hold them open after the other's death.
-            for each in (self._woken, self._waker):
-                each.close()
-            for end in (self._control, lifeline, *self._lifelines.values()):
+            for end in (self._woken, self._waker, self._control, lifeline, *self._lifelines.values()):
                 end.close()
             life = None
             if self._life is not None:

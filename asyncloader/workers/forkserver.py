@@ -308,10 +308,11 @@ class _Forked:
 
 def _fork_process(ours: MessageSocket, theirs: socket.socket) -> _Forked | None:
     """A server forked from this process; None where that is not known to be safe."""
-    if not has_linux() or not _has_nothing_begun({ours.fileno(), theirs.fileno()}):
-        return None
-    users = _users_modules()
-    if users is None:
+    if (
+        not has_linux()
+        or not _has_nothing_begun({ours.fileno(), theirs.fileno()})
+        or _has_modules_of_its_own()
+    ):
         return None
     from ._forkserver_main import main_forked
 
@@ -327,7 +328,10 @@ def _fork_process(ours: MessageSocket, theirs: socket.socket) -> _Forked | None:
         try:
             pid = os.fork()
             if pid == 0:
-                main_forked(theirs, mask, users)
+                try:
+                    main_forked(theirs, mask)
+                finally:  # no error may have this process go on with the program
+                    os._exit(1)
             return _Forked(pid)
         finally:
             if collects:
@@ -366,33 +370,29 @@ def _open_descriptors() -> set[int]:
     return found
 
 
-def _users_modules() -> set[str] | None:
-    """The modules of the program, which each worker imports anew.
+def _has_modules_of_its_own() -> bool:
+    """Whether the program has imported a module that each worker has to import anew, beside the main one.
 
-    Returns:
-        All that are neither of Python, nor of installed packages, nor ours. None if one of them cannot be
-        imported twice, or if an installed package has a random generator: each worker would have the same.
+    It may have registered something with an installed package, which refuses it a second time. Modules of
+    installed packages stay as they are; but of their random generators, each worker would have the same.
     """
     installed = [path for path in import_path() if any(Path(path).glob("*.dist-info"))]
     prefixes = tuple(path + os.sep for path in (*installed, os.path.dirname(os.__file__)))
     numpys = sys.modules.get("numpy.random")
     generators = {random.Random} if numpys is None else {random.Random, numpys.Generator, numpys.RandomState}
-    users = {"__main__", "__mp_main__"}
-    known = {*sys.stdlib_module_names, _PACKAGE, *users}
+    known = {*sys.stdlib_module_names, _PACKAGE, "__main__", "__mp_main__"}
     for name, module in list(sys.modules.items()):
         package = name.partition(".")[0]
         if package in known or not isinstance(module, ModuleType):
             continue
         held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
         path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
-        if path.startswith(prefixes):
-            if package not in _WITH_GENERATORS and any(type(value) in generators for value in held.values()):
-                return None
-        elif path.endswith(".py") or (path and "__path__" in held):
-            users.add(name)
-        elif path:
-            return None
-    return users
+        has_generator = package not in _WITH_GENERATORS and any(
+            type(value) in generators for value in held.values()
+        )
+        if path and (has_generator or not path.startswith(prefixes)):
+            return True
+    return False
 
 
 @contextmanager

@@ -164,7 +164,8 @@ _, rows = run(beside.look)
 found, forked = rows()
 print(forked, *[(size, in_main) for size, in_main, _, _ in found], len({drawn for *_, drawn, _ in found}))
 """
-    assert printed_by(text) == "True (1, False) (1, False) 2\n"
+    # A program with modules beside the main one has a clean process: each worker imports them anew.
+    assert printed_by(text) == "False (1, False) (1, False) 2\n"
 
 
 def test_nothing_of_the_program_runs_in_the_server_and_its_workers(
