@@ -178,7 +178,8 @@ class _Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             # A worker that kept another's descriptors would hold them open after the other's death.
-            for end in (self._woken, self._waker, self._control, lifeline, *self._lifelines.values()):
+            ends: list[socket.socket | MessageSocket] = [self._woken, self._waker, self._control, lifeline]
+            for end in (*ends, *self._lifelines.values()):
                 end.close()
             life = None
             if self._life is not None:
