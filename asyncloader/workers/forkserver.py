@@ -113,9 +113,8 @@ class ForkServer:
         with _looking:
             server = _shared.get(has_linux())
             if server is None or not server.alive:
-                server = cls()
+                server = _shared[has_linux()] = cls()
                 server.start()
-                _shared[has_linux()] = server
             return server
 
     def start(self) -> None:
