@@ -237,7 +237,7 @@ def _write_tars(folder: Path, samples: int) -> None:
         with tarfile.open(folder / f"{shard}.tar", "w") as tar:
             for index in range(samples):
                 member = tarfile.TarInfo(f"{index:05d}.bin")
-                member.size = 40_000
+                member.size = 100_000  # so that a chunk has too few to be read at once
                 tar.addfile(member, io.BytesIO(bytes([index % 256]) * member.size))
 
 
