@@ -24,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def ready_batches(device: torch.device, rounds: int) -> None:
     def stage(batches: list[torch.Tensor]) -> Iterable[torch.Tensor]:
         return al.DataLoader(ready(batches), None, device=device)
 
-    ways: dict[str, Callable[[], object]] = {
+    passes: dict[str, Callable[[], object]] = {
         "bare copy": lambda: last(bare_copies(device, ordinary)),
         "`device=`": lambda: last(stage(ordinary)),
         "`pin_memory=True`, `.to()`": lambda: last(
@@ -131,6 +132,7 @@ def ready_batches(device: torch.device, rounds: int) -> None:
         "`device=`, pinned ones": lambda: last(stage(pinned)),
     }
     header("batches that lie ready", ["GB/s", "to the bare copy"])
+    ways = {way: partial(seconds_of, run) for way, run in passes.items()}
     rates = interleaved(ways, rounds, _READY_BATCHES * _BATCH_BYTES / 1e9)
     bare = rates["bare copy"]
     for way, found in rates.items():
@@ -175,11 +177,13 @@ def last(batches: Iterable[object]) -> None:
         pass
 
 
-def interleaved(ways: dict[str, Callable[[], object]], rounds: int, amount: float) -> dict[str, list[float]]:
+def interleaved(ways: dict[str, Callable[[], float]], rounds: int, amount: float) -> dict[str, list[float]]:
+    """The amount a second of each way in each round, by the seconds that it returns."""
     rates: dict[str, list[float]] = {way: [] for way in ways}
-    for number in range(rounds + 1):  # the first round fills the allocators' caches
+    # The first round fills the allocators' caches, and starts the workers' server.
+    for number in range(rounds + 1):
         for way, run in ways.items():
-            rate = amount / seconds_of(run)
+            rate = amount / run()
             if number:
                 rates[way].append(rate)
     return rates
@@ -223,26 +227,21 @@ def training(device: torch.device, rounds: int, folder: Path) -> None:
 
         return seconds_of(train)
 
-    ways: dict[str, dict[str, Any]] = {
-        "`pin_memory=False`, `.to()`": {},
-        "`pin_memory=True`, `.to()`": {"pin_memory": True},
-        "`device=`": {"device": device},
+    ways = {
+        "`pin_memory=False`, `.to()`": partial(trained, {}),
+        "`pin_memory=True`, `.to()`": partial(trained, {"pin_memory": True}),
+        "`device=`": partial(trained, {"device": device}),
     }
     one = images().to(device)
     step_ms = 1000 * statistics.median(seconds_of(lambda: step(one)) for _ in range(20))
     title = f"training, {_WORKERS} workers, {step_ms:.1f} ms a step"
     header(title, ["samples/s", "to the first row", "copied while kernels ran"])
     amount = _TRAINING_EPOCHS * _SHARDS * _SHARD_SAMPLES
-    rates: dict[str, list[float]] = {way: [] for way in ways}
-    for number in range(rounds + 1):  # the first round starts the workers' server
-        for way, options in ways.items():
-            rate = amount / trained(options)
-            if number:
-                rates[way].append(rate)
+    rates = interleaved(ways, rounds, amount)
     for way, found in rates.items():
         plain = next(iter(rates.values()))
         ratio = statistics.median(now / base for now, base in zip(found, plain, strict=True))
-        overlapping = overlap(lambda options=ways[way]: trained(options))
+        overlapping = overlap(ways[way])
         row(way, [f"{statistics.median(found):,.0f}", f"{ratio:.2f}", f"{100 * overlapping:.0f} %"])
 
 
