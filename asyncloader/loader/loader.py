@@ -305,6 +305,26 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         """
         self._kind.set_epoch(self, epoch)
 
+    def warm_up(self) -> None:
+        """Begin a stream's next iteration now, so that its first batches are ready when the loop begins.
+
+        Workers start, connections open and batches are read ahead, within the usual limits, while the program
+        builds its model. The loop that follows takes them; ``load_state_dict()`` comes before this call, and
+        a ``set_epoch()`` with the epoch of that iteration may come after it. What the iteration raises is
+        raised in the loop. Its times and rates count from here.
+
+        Example:
+            loader.load_state_dict(checkpoint["loader"])
+            loader.warm_up()
+            model = build_model()
+            for batch in loader:
+                train(model, batch)
+
+        Raises:
+            TypeError: The dataset is no stream: torch's loop draws seeds and order when its loop begins.
+        """
+        self._kind.warm_up(self)
+
     @property
     def statistics(self) -> Statistics:
         """Counts and times of the latest pass, as they are now; zeros before the first one."""

@@ -34,6 +34,8 @@ class Passes:
 
     def __init__(self, lanes: Sequence[int]) -> None:
         self.latest: Run | None = None
+        #: Whether the latest one was begun ahead of its loop, which has not taken it yet.
+        self.is_ahead = False
         #: How many there were, with the latest one.
         self.begun = 0
         self._next = Cursor(0, lanes)
@@ -62,7 +64,7 @@ class Passes:
 
     def began(self, run: Run) -> None:
         """``run`` is the latest pass now."""
-        self.latest = run
+        self.latest, self.is_ahead = run, False
         self.begun += 1
         self._promised = None
         self._next_counts = self._is_loaded = False
@@ -82,6 +84,8 @@ class Passes:
             ValueError: See ``check_epoch``.
         """
         following = self._following()
+        if self.is_ready and following.epoch == epoch:
+            return
         if following.epoch != epoch:
             if self._is_loaded and following.batches:
                 length = lengths.known_batches(following.epoch)
@@ -95,6 +99,11 @@ class Passes:
         return self._following().epoch
 
     # --- questions ---
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a pass was begun ahead, and not closed, and no state or epoch was set since."""
+        return self.is_ahead and self.latest is not None and not (self.latest.is_over or self._next_counts)
 
     def reached(self) -> Cursor:
         """Where the consumer stands; of an epoch that is over, the beginning of the next one.
@@ -126,6 +135,7 @@ class Passes:
         return {
             **self.__dict__,
             "latest": None,
+            "is_ahead": False,
             "begun": 0,
             "_promised": None,
             "_next": self._following().copy(),
@@ -141,11 +151,14 @@ class Passes:
     def _unread(self) -> Run | None:
         """The latest pass, if none of its batches was used.
 
-        Either its length was requested and then no batch, or its consumer still holds all batches unused.
+        It was begun ahead, or its length was requested and then no batch, or its consumer still holds all
+        batches unused.
         """
         run = self.latest
         if run is None or self._next_counts or self._is_read_out(run):
             return None
+        if self.is_ahead:
+            return run
         if run.holds is not None:
             return run if run.cursor.batches == run.batches_before else None
         return None if self._promised is None or run.counters.batches else run

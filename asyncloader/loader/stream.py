@@ -77,6 +77,8 @@ class StreamKind:
         self._stages = self._made
         #: Held here, so that it serves all epochs.
         self._bench: Bench | None = None
+        #: Of the pass that was begun ahead of its loop.
+        self._ahead: BatchIterator[Any] | None = None
         self._traces: set[str] = set()
         self._has_looked = False
         #: How many batches and samples the latest pass should have; worked out with the first question.
@@ -118,8 +120,23 @@ class StreamKind:
 
     # --- iterating ---
 
+    def warm_up(self, loader: DataLoader[Any]) -> None:
+        """Begin the next pass ahead of its loop, unless that was done."""
+        if not self._passes.is_ready:
+            self._ahead = self.open(loader)
+            self._passes.is_ahead = True
+
     def open(self, loader: DataLoader[Any]) -> BatchIterator[Any]:
-        """Start a pass; an iterator over its batches."""
+        """Start a pass, or take the one that was begun ahead; an iterator over its batches."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            if self._passes.is_ready:
+                self._passes.is_ahead = False
+                return ahead
+            ahead.close()
+        return self._begin(loader)
+
+    def _begin(self, loader: DataLoader[Any]) -> BatchIterator[Any]:
         check_world(loader, self._world)
         options = self._options(loader)
         if options.uneven is None and policy_of(options) == "stop":
@@ -270,7 +287,7 @@ class StreamKind:
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_passes": copy.copy(self._passes), "_bench": copy.copy(self._bench)}
-        return {**self.__dict__, **own, "_latest_lengths": None, "_traces": set()}
+        return {**self.__dict__, **own, "_ahead": None, "_latest_lengths": None, "_traces": set()}
 
     # --- the parts ---
 

@@ -78,6 +78,12 @@ class TorchKind:
             if not is_iterable(loader.dataset):
                 check_sampler(loader, self._world)
 
+    def warm_up(self, loader: DataLoader[Any]) -> None:
+        raise TypeError(
+            "warm_up() is for streams only (from_urls, from_iterable, AsyncIterableDataset), but the dataset is "
+            f"a {type(self._dataset).__name__}: torch's loop draws its seeds and its order when it begins"
+        )
+
     def open(self, loader: DataLoader[Any]) -> Any:
         # An adapter stands in for its dataset; all else is what the loader has, which may be replaced.
         dataset = self.seen if self.seen is not self._dataset else loader.dataset
