@@ -80,8 +80,8 @@ class TorchKind:
 
     def warm_up(self, loader: DataLoader[Any]) -> None:
         raise TypeError(
-            "warm_up() is for streams only (from_urls, from_iterable, AsyncIterableDataset), but the dataset is "
-            f"a {type(self._dataset).__name__}: torch's loop draws its seeds and its order when it begins"
+            "warm_up() is for streams only (from_urls, from_iterable, AsyncIterableDataset), but the dataset "
+            f"is a {type(self._dataset).__name__}: torch's loop draws its seeds and its order when it begins"
         )
 
     def open(self, loader: DataLoader[Any]) -> Any:

@@ -117,8 +117,8 @@ def read_index(file: BinaryIO) -> tuple[list[str], Expectations]:
 
     def parts() -> Iterator[Expectations]:
         count = 0
-        for lines in _lines_of(file):
-            part_names, part = _read_lines(lines)
+        for lines in _lists_of(file):
+            part_names, part = _read_list(lines)
             names.extend(part_names)
             count += len(part.offsets)
             _check_count(count)
@@ -213,30 +213,40 @@ def decode_note(content: bytes, type: type[_T]) -> _T:
     return msgspec.convert(json.loads(content), type, str_keys=True)
 
 
-def _lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of all entries, many at a time, each time as a JSON list.
+def _lists_of(file: BinaryIO) -> Iterator[memoryview]:
+    """The lines of all entries as JSON lists of many lines each; a list is valid until the next one is taken.
 
     Raises:
         ValueError: The file has another layout.
     """
     if file.readline(len(FIRST_LINE)) != FIRST_LINE:
         raise ValueError
-    size_bytes, is_last = len(FIRST_LINE), False
-    while not is_last:
-        lines = file.read(_READ_BYTES) + file.readline()
-        if is_last := not lines.endswith(b",\n"):
-            lines += file.read(len(LAST_LINE))
-        size_bytes += len(lines)
-        end = LAST_LINE if is_last else b",\n"
-        if size_bytes > MAX_INDEX_BYTES or not lines.endswith(end):
+    # One buffer for all: fresh memory for each list costs as much as half of the parsing.
+    buffer = bytearray(b"[") + bytes(_READ_BYTES)
+    filled, size_bytes = 1, len(FIRST_LINE)
+    while True:
+        with memoryview(buffer) as free:
+            count = file.readinto(free[filled:])
+        filled += count
+        size_bytes += count
+        end = buffer.rfind(b",\n", 1, filled) if count else filled - len(LAST_LINE)
+        if size_bytes > MAX_INDEX_BYTES or not (count or buffer.endswith(LAST_LINE, 1, filled)):
             raise ValueError
-        yield b"[%s]" % memoryview(lines)[: -len(end)]
-    if file.read(1):
-        raise ValueError
+        if end < 0:  # a line that is longer than the buffer
+            buffer += bytes(len(buffer))
+            continue
+        buffer[end] = ord("]")
+        with memoryview(buffer)[: end + 1] as lines:
+            yield lines
+        if not count:
+            return
+        tail = buffer[end + 2 : filled]
+        filled = 1 + len(tail)
+        buffer[1:filled] = tail
 
 
-def _read_lines(lines: bytes) -> tuple[list[str], Expectations]:
-    """The names and expectations of some lines.
+def _read_list(lines: memoryview) -> tuple[list[str], Expectations]:
+    """The names and expectations of some lines, which are a JSON list.
 
     Raises:
         ValueError, RecursionError, FormatError: They are not sound.
@@ -248,8 +258,9 @@ def _read_lines(lines: bytes) -> tuple[list[str], Expectations]:
     # Duplicate names in one object and unknown fields are left to the slower parser. Without them, the number
     # of quotes is known. The two parsers also differ in some escapes.
     quotes = 6 * len(names) + sum(count * expected.count_of(bit) for bit, count in _QUOTES.items())
-    if b"\\" in lines or np.count_nonzero(np.frombuffer(lines, np.uint8) == ord('"')) != quotes:
-        return _columns(_convert(_load(lines), list[_IndexEntry]))
+    codes = np.frombuffer(lines, np.uint8)
+    if (codes == ord("\\")).any() or np.count_nonzero(codes == ord('"')) != quotes:
+        return _columns(_convert(_load(bytes(lines)), list[_IndexEntry]))
     return names, expected
 
 
@@ -318,11 +329,12 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
     listed = [entry.offsets for entry in found]
     if UnsetType in {*map(type, listed)}:
         known[[offsets is not UNSET for offsets in listed]] |= Known.OFFSETS
+        listed = [() if offsets is UNSET else offsets for offsets in listed]
     else:
         known |= Known.OFFSETS
-    told = [offsets or () for offsets in listed]
-    begins = begins_of(np.array([*map(len, told)], np.int64))
-    offsets = np.fromiter(chain.from_iterable(chain.from_iterable(told)), np.int64).reshape(-1, 2)
+    begins = begins_of(np.array([*map(len, listed)], np.int64))
+    pairs = chain.from_iterable(chain.from_iterable(listed))
+    offsets = np.fromiter(pairs, np.int64, 2 * int(begins[-1])).reshape(-1, 2)
     _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
     nothing = np.zeros((len(found), 0), np.uint8)
     return names, Expectations(
