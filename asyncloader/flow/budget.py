@@ -30,8 +30,8 @@ from time import monotonic
 #
 # * Until the first answer there is one request without competition.
 # * The number grows after a round in which the consumer had to wait. If the rate does not rise within three
-#   rounds, twice, the link is full, and the number returns to its earlier value. From then on a little more
-#   and a little less are tried in turn; the lower number stays if it is as fast.
+#   rounds, the number returns to its earlier value; if the rate does not fall then, twice, the link is full.
+#   From then on a little more and a little less are tried in turn; the lower number stays if it is as fast.
 # * Rounds without waits let it fall, after a while, to where the consumer begins to wait again.
 # * It never exceeds a fixed number of products of the largest recent rate and the least delay.
 #
@@ -48,7 +48,7 @@ _LANE_BYTES = 2 << 20
 # A consumer that waits for less than this share of its time would gain less than that from more bytes.
 _WAITS_SHARE = 0.08
 
-# The least time of a round: in less, the rate depends on how threads took turns.
+# The least time of a round, beside that of an answer: in less, the rate depends on how threads took turns.
 ROUND_S = 0.05
 
 # Growth in a round: as much as the waits explain and a quarter more, but at most BBR's gain at the start.
@@ -61,6 +61,9 @@ MOST_GROWTH = 2.89
 _BROUGHT = 1.6
 _TRIAL_ROUNDS = 3
 _FULL_TRIALS = 2
+
+# A number that returns to its earlier value keeps so much of the rate; one that loses more was not too large.
+_KEPT = 0.8
 
 # Once it is full: BBR's gains, and its cycle of one trial in eight rounds. A larger number has to gain half
 # of what was added; a smaller one may cost almost nothing.
@@ -182,7 +185,7 @@ class ReadAhead:
         """The consumer has received bytes, and others are under way; this may change ``size_bytes``."""
         self._handed_on_bytes += size
         took_s = now_s - self._began_s
-        if self._handed_on_bytes < self._round_bytes or took_s < ROUND_S:
+        if self._handed_on_bytes < self._round_bytes or took_s < max(ROUND_S, self._delay_s):
             return
         rate = self._handed_on_bytes / took_s
         busy_share = max(1 - self._waited_s / took_s, 0.0)
@@ -205,15 +208,21 @@ class ReadAhead:
     def _end_round_with_waits(self, rate: float, busy_share: float) -> None:
         self._calm_rounds = 0
         if self._trial is not None:
-            succeeded = self._trial.has_succeeded(rate)
+            trial, tried_bytes = self._trial, self.size_bytes
+            succeeded = trial.has_succeeded(rate)
             if succeeded is None:
                 return
+            self._trial = None
             if not succeeded:
-                self._set(self._trial.before_bytes)
-                self._failures += 1
+                self._set(trial.before_bytes)
+            if not self._is_full and trial.at_once and not succeeded:
+                # The rate before may have been that of a burst: only a return that costs nothing is right.
+                self._trial = _Trial(tried_bytes, fmean(trial.rates[1:]), _KEPT, at_once=False)
+                return
+            if not self._is_full and not trial.at_once:
+                self._failures += succeeded
             if self._is_full:
                 self._resting_rounds = _REST_ROUNDS
-            self._trial = None
         if self._resting_rounds:
             self._resting_rounds -= 1
         elif not self._is_full:
@@ -231,9 +240,12 @@ class ReadAhead:
 
     def _useful_bytes(self) -> float:
         """Beyond this, bytes under way add no speed, whatever the rates seem to show."""
-        if not self._delays_s:
-            return self._most_bytes
-        return _MOST_PRODUCTS * max(self._rates) * max(self._delays_s.values())
+        return _MOST_PRODUCTS * max(self._rates) * self._delay_s if self._delays_s else self._most_bytes
+
+    @property
+    def _delay_s(self) -> float:
+        """The least time of an answer of the server that is farthest away; 0 before the first one."""
+        return max(self._delays_s.values(), default=0.0)
 
     @property
     def _is_full(self) -> bool:

@@ -166,3 +166,31 @@ def test_rates_that_grow_by_themselves_are_not_taken_for_the_links() -> None:
     played = play(ReadAhead(LEAST, CAP), near, speed_up, 10)
     assert max(played.sizes(0)) < CAP / 2
     assert played.sizes(0)[-1] < 128 * MiB
+
+
+def test_a_burst_is_not_taken_for_the_rate_of_a_link_that_is_far() -> None:
+    """The first parts come all at once; a rate counts from a round trip on."""
+    ahead = ReadAhead(LEAST, CAP)
+    ahead.open(0.0)
+    ahead.received("there", 2 * MiB, 0.2)
+    ahead.waited(0.05)
+    ahead.handed_on(LEAST, 0, 0.06)
+    assert ahead.size_bytes == LEAST
+    ahead.waited(0.15)
+    ahead.handed_on(PART, 0, 0.21)
+    assert ahead.size_bytes > 2 * LEAST
+
+
+def test_a_number_that_was_given_up_too_early_comes_back() -> None:
+    """One burst makes all that follows look slow, and going back shows that it was not."""
+    ahead = ReadAhead(LEAST, CAP)
+    ahead.open(0.0)
+    ahead.received("there", 2 * MiB, 0.2)
+    now_s, size_bytes = 0.0, [ahead.size_bytes]
+    for seconds in (0.2, *[1.0] * 12):  # passes on what is allowed, five times as fast in the first round
+        now_s += seconds
+        ahead.waited(0.9 * seconds)
+        ahead.handed_on(ahead.size_bytes, 0, now_s)
+        size_bytes.append(ahead.size_bytes)
+    assert max(size_bytes[2:]) > 2 * size_bytes[1]
+    assert size_bytes[-1] >= size_bytes[1]
