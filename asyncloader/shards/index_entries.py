@@ -226,7 +226,7 @@ def _lists_of(file: BinaryIO) -> Iterator[memoryview]:
     filled, size_bytes = 1, len(FIRST_LINE)
     while True:
         with memoryview(buffer) as free:
-            count = file.readinto(free[filled:])
+            count = file.readinto(free[filled:])  # type: ignore[attr-defined]  # which all open files have
         filled += count
         size_bytes += count
         end = buffer.rfind(b",\n", 1, filled) if count else filled - len(LAST_LINE)
@@ -329,11 +329,11 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
     listed = [entry.offsets for entry in found]
     if UnsetType in {*map(type, listed)}:
         known[[offsets is not UNSET for offsets in listed]] |= Known.OFFSETS
-        listed = [() if offsets is UNSET else offsets for offsets in listed]
     else:
         known |= Known.OFFSETS
-    begins = begins_of(np.array([*map(len, listed)], np.int64))
-    pairs = chain.from_iterable(chain.from_iterable(listed))
+    told = [offsets or () for offsets in listed]
+    begins = begins_of(np.array([*map(len, told)], np.int64))
+    pairs = chain.from_iterable(chain.from_iterable(told))
     offsets = np.fromiter(pairs, np.int64, 2 * int(begins[-1])).reshape(-1, 2)
     _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
     nothing = np.zeros((len(found), 0), np.uint8)

@@ -30,6 +30,7 @@ from itertools import product
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
+from typing import Any
 
 from ..flow.channel import EndOfChannel
 from ..flow.process import clean_python, has_linux, import_path, occupy_standard_descriptors, patience_s
@@ -98,6 +99,8 @@ class ForkServer:
         self._lock = threading.Lock()
         self._starting = threading.Lock()
         self._preloaded: set[str] = set()
+        #: What the program's own modules held when it was forked; empty for a clean process.
+        self._modules: dict[str, dict[str, int]] = {}
         self._ready = threading.Event()
         self._process: subprocess.Popen[bytes] | _Forked | None = None
         self._control: MessageSocket | None = None
@@ -107,18 +110,29 @@ class ForkServer:
     def shared(cls) -> ForkServer:
         """This process's server, started if there is none alive. It lives until the process ends.
 
+        If the program has assigned something to a name in one of its modules since the server was forked from
+        it, another one is forked, where that is still safe.
+
         Raises:
             RuntimeError: See ``start``.
         """
         with _looking:
             server = _shared.get(has_linux())
             if server is None or not server.alive:
-                server = _shared[has_linux()] = cls()
+                server = cls()
                 server.start()
+            elif server._modules and server._modules != _look_at_modules():
+                newer = cls()
+                if newer.start(only_forked=True):
+                    server = newer
+            _shared[has_linux()] = server
             return server
 
-    def start(self) -> None:
+    def start(self, *, only_forked: bool = False) -> bool:
         """Start the process and return, while it is still importing.
+
+        Args:
+            only_forked: Do not start a clean one; returns false where a fork is not safe.
 
         Raises:
             RuntimeError: The platform cannot fork, or there is no Python executable to start.
@@ -132,8 +146,16 @@ class ForkServer:
         self._control = MessageSocket(ours)
         _controls.add(self._control)
         with theirs:
-            self._process = _fork_process(self._control, theirs) or _start_process(theirs.fileno())
+            self._process = _fork_process(theirs)
+            if self._process is not None:
+                self._modules = _look_at_modules()
+            elif only_forked:
+                self._control.close()
+                return False
+            else:
+                self._process = _start_process(theirs.fileno())
         self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._owner, self._ready)
+        return True
 
     @property
     def pid(self) -> int:
@@ -305,12 +327,12 @@ class _Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def _fork_process(ours: MessageSocket, theirs: socket.socket) -> _Forked | None:
+def _fork_process(theirs: socket.socket) -> _Forked | None:
     """A server forked from this process; None where that is not known to be safe."""
     if (
         not has_linux()
-        or not _has_nothing_begun({ours.fileno(), theirs.fileno()})
-        or _has_modules_of_its_own()
+        or not _has_nothing_begun({theirs.fileno(), *(control.fileno() for control in _controls)})
+        or _has_generators()
     ):
         return None
     from ._forkserver_main import main_forked
@@ -369,29 +391,38 @@ def _open_descriptors() -> set[int]:
     return found
 
 
-def _has_modules_of_its_own() -> bool:
-    """Whether the program has imported a module that each worker has to import anew, beside the main one.
-
-    It may have registered something with an installed package, which refuses it a second time. Modules of
-    installed packages stay as they are; but of their random generators, each worker would have the same.
-    """
-    installed = [path for path in import_path() if any(Path(path).glob("*.dist-info"))]
-    prefixes = tuple(path + os.sep for path in (*installed, os.path.dirname(os.__file__)))
-    numpys = sys.modules.get("numpy.random")
-    generators = {random.Random} if numpys is None else {random.Random, numpys.Generator, numpys.RandomState}
+def _imported_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What this process has imported beside the standard library and this package: name, path, attributes."""
     known = {*sys.stdlib_module_names, _PACKAGE, "__main__", "__mp_main__"}
     for name, module in list(sys.modules.items()):
-        package = name.partition(".")[0]
-        if package in known or not isinstance(module, ModuleType):
-            continue
-        held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
-        path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
-        has_generator = package not in _WITH_GENERATORS and any(
-            type(value) in generators for value in held.values()
-        )
-        if path and (has_generator or not path.startswith(prefixes)):
-            return True
-    return False
+        if name.partition(".")[0] not in known and isinstance(module, ModuleType):
+            held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
+            path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
+            if path:
+                yield name, path, held
+
+
+def _has_generators() -> bool:
+    """Whether a module has a random generator of its own, of which each worker would have the same."""
+    numpys = sys.modules.get("numpy.random")
+    generators = {random.Random} if numpys is None else {random.Random, numpys.Generator, numpys.RandomState}
+    return any(
+        type(value) in generators
+        for name, _, held in _imported_modules()
+        if name.partition(".")[0] not in _WITH_GENERATORS
+        for value in list(held.values())
+    )
+
+
+def _look_at_modules() -> dict[str, dict[str, int]]:
+    """What the modules of the program hold now, by identity; those of installed packages are left out."""
+    installed = [path for path in import_path() if any(Path(path).glob("*.dist-info"))]
+    prefixes = tuple(path + os.sep for path in (*installed, os.path.dirname(os.__file__)))
+    return {
+        name: {attribute: id(value) for attribute, value in list(held.items())}
+        for name, path, held in _imported_modules()
+        if not path.startswith(prefixes)
+    }
 
 
 @contextmanager
