@@ -196,7 +196,7 @@ def stream_in_workers(
     """
     keep_freed_pages()  # byte strings are copied out of the workers' shared memory
     clock_s = None if on_ray is None else time() - perf_counter()
-    functions = options.worker_init_fn, by_value.read_settings()
+    functions = options.worker_init_fn, by_value.read_settings(is_local=on_ray is None)
     setting = WorkerSetting(options.num_workers, base_seed, *functions, clock_s)
     dealt = worker_lanes(sorted(lane for lane, _ in job.turns), options.num_workers)
     # The order of turns is the rank's, restricted to the worker's own lanes.

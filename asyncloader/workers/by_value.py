@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import io
 import logging
+import os
 import sys
 import uuid
 import warnings
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from dis import get_instructions
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from pickle import PickleBuffer
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
@@ -26,6 +28,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import cloudpickle
 
 from ..blocks.memory import when_torch_is_here
+from ..flow.process import import_path
 
 # From this size, pages that workers share are worth more than having all of it in one place.
 _LARGE_BYTES = 64 << 10
@@ -192,15 +195,19 @@ def _class_of(number: str) -> type:
 
 # What a program has set at run time, for worker processes that start from a clean one.
 #
-# Only settings that are plain values in known places: no code of the program runs, and no package is
-# imported for a setting that is at its default. All others (attributes of other modules, handlers of loggers,
-# a default device) are for ``worker_init_fn``.
+# Only settings that are plain values in known places, or in modules of the program: no code of the program
+# runs, and nothing is imported for a setting that is at its default. All others (objects in modules, handlers
+# of loggers, a default device) are for ``worker_init_fn``.
 
 # Module, attribute, and the value that it has after the module's import.
 _ATTRIBUTES = (
     ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", False),
     ("PIL.Image", "MAX_IMAGE_PIXELS", 1024 * 1024 * 1024 // 4 // 3),
 )
+
+# What may be such a value in a module of the program; a text of this length at most.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_MOST_CHARACTERS = 4096
 
 _Filter: TypeAlias = tuple[str, Any, Sequence[tuple[str, str]], Any, int]
 """As in ``warnings.filters``, with the categories by module and name."""
@@ -217,6 +224,7 @@ class ProgramSettings:
         levels: Of the loggers that have one, by name; the root's is ``""``.
         disabled_level: Of ``logging.disable``.
         filters: The filters of warnings.
+        values: The plain values in modules of the program, by module and name.
     """
 
     attributes: Sequence[tuple[str, str, Any, bool]]
@@ -224,9 +232,13 @@ class ProgramSettings:
     levels: Mapping[str, int]
     disabled_level: int
     filters: Sequence[_Filter]
+    values: Mapping[str, Mapping[str, Any]]
 
     def apply(self) -> None:
-        """Set them in this process."""
+        """Set them in this process, which has imported what it needs."""
+        for name, values in self.values.items():
+            if name in sys.modules:
+                vars(sys.modules[name]).update(values)
         for module, name, value, is_default in self.attributes:
             if module in sys.modules or not is_default:
                 with suppress(ImportError):  # on a node of a cluster, say; code that needs it raises
@@ -251,8 +263,35 @@ class ProgramSettings:
         torch.backends.cudnn.benchmark = cudnn_benchmark
 
 
-def read_settings() -> ProgramSettings:
-    """Those of this process, as they are now."""
+def imported_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What this process has imported beside the standard library and this package: name, path, attributes."""
+    known = {*sys.stdlib_module_names, __name__.partition(".")[0], "__main__", "__mp_main__"}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in known and isinstance(module, ModuleType):
+            held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
+            path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
+            if path:
+                yield name, path, held
+
+
+def programs_modules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The modules among them that are the program's own: not of an installed package."""
+    installed = [path for path in import_path() if any(Path(path).glob("*.dist-info"))]
+    prefixes = tuple(path + os.sep for path in (*installed, os.path.dirname(os.__file__)))
+    return ((name, held) for name, path, held in imported_modules() if not path.startswith(prefixes))
+
+
+def _is_plain(name: str, value: object) -> bool:
+    is_short = not isinstance(value, str | bytes) or len(value) <= _MOST_CHARACTERS
+    return type(value) in _PLAIN and is_short and not name.startswith("__")
+
+
+def read_settings(*, is_local: bool = True) -> ProgramSettings:
+    """Those of this process, as they are now.
+
+    Args:
+        is_local: For workers on this machine: on others, what modules have found out at import may differ.
+    """
     attributes = []
     for module, name, default in _ATTRIBUTES:
         if module in sys.modules:
@@ -269,6 +308,10 @@ def read_settings() -> ProgramSettings:
             (action, message, _names_of(category), module, line)
             for action, message, category, module, line in warnings.filters
         ],
+        values={
+            name: {key: value for key, value in list(held.items()) if _is_plain(key, value)}
+            for name, held in (programs_modules() if is_local else ())
+        },
     )
 
 

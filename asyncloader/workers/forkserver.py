@@ -29,12 +29,10 @@ from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from time import monotonic
-from types import ModuleType
-from typing import Any
 
 from ..flow.channel import EndOfChannel
-from ..flow.process import clean_python, has_linux, import_path, occupy_standard_descriptors, patience_s
-from .by_value import any_class_came
+from ..flow.process import clean_python, has_linux, occupy_standard_descriptors, patience_s
+from .by_value import any_class_came, imported_modules, programs_modules
 from .lifeline import Lifeline, describe_process, open_pipe
 from .link import READY, MessageSocket, socketpair
 
@@ -391,37 +389,23 @@ def _open_descriptors() -> set[int]:
     return found
 
 
-def _imported_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """What this process has imported beside the standard library and this package: name, path, attributes."""
-    known = {*sys.stdlib_module_names, _PACKAGE, "__main__", "__mp_main__"}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] not in known and isinstance(module, ModuleType):
-            held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
-            path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
-            if path:
-                yield name, path, held
-
-
 def _has_generators() -> bool:
-    """Whether a module has a random generator of its own, of which each worker would have the same."""
+    """Whether a module has a random generator of its own: each worker would draw the same."""
     numpys = sys.modules.get("numpy.random")
     generators = {random.Random} if numpys is None else {random.Random, numpys.Generator, numpys.RandomState}
     return any(
         type(value) in generators
-        for name, _, held in _imported_modules()
+        for name, _, held in imported_modules()
         if name.partition(".")[0] not in _WITH_GENERATORS
         for value in list(held.values())
     )
 
 
 def _look_at_modules() -> dict[str, dict[str, int]]:
-    """What the modules of the program hold now, by identity; those of installed packages are left out."""
-    installed = [path for path in import_path() if any(Path(path).glob("*.dist-info"))]
-    prefixes = tuple(path + os.sep for path in (*installed, os.path.dirname(os.__file__)))
+    """What the program's own modules hold now, by identity."""
     return {
         name: {attribute: id(value) for attribute, value in list(held.items())}
-        for name, path, held in _imported_modules()
-        if not path.startswith(prefixes)
+        for name, held in programs_modules()
     }
 
 

@@ -148,11 +148,11 @@ print(rows() == ([look(0)] * 2, True))
 
 
 BESIDE = """
-import os, sys
+import sys
 {}
-size = 1
+size, table = 1, {{"size": 1}}
 def look(number):
-    return size, hasattr(sys.modules["__main__"], "beside"), {}
+    return size, table["size"], hasattr(sys.modules["__main__"], "beside"), {}
 """
 
 
@@ -162,33 +162,35 @@ def test_workers_do_not_see_the_main_module_and_see_others_as_they_are_at_the_pa
     (tmp_path / "beside.py").write_text(BESIDE.format("", "number"))
     text = """
 import beside
-beside.size = 2
+beside.size, beside.table = 2, {"size": 2}
 _, rows = run(beside.look)
 first = rows()
-beside.size = 3
+beside.size, beside.table = 3, {"size": 3}
 print(first, rows())
 thread = threading.Thread(target=threading.Event().wait, daemon=True).start()
-beside.size = 4
-print(rows()[0], flush=True)  # not safe any more: the process of before is better than none
+beside.size, beside.table = 4, {"size": 4}
+print(rows(), flush=True)  # a fork is not safe any more: only the plain value is sent
 os._exit(0)
 """
     assert printed_by(text) == (
-        "([(2, False, 0), (2, False, 1)], True) ([(3, False, 0), (3, False, 1)], True)\n"
-        "[(3, False, 0), (3, False, 1)]\n"
+        "([(2, 2, False, 0), (2, 2, False, 1)], True) ([(3, 3, False, 0), (3, 3, False, 1)], True)\n"
+        "([(4, 3, False, 0), (4, 3, False, 1)], True)\n"
     )
 
 
-def test_each_worker_imports_a_module_with_a_generator_anew(printed_by: Printed, tmp_path: Path) -> None:
+def test_workers_import_a_module_with_a_generator_anew_and_get_its_plain_values(
+    printed_by: Printed, tmp_path: Path
+) -> None:
     generator = "import numpy; generator = numpy.random.default_rng()"
     (tmp_path / "beside.py").write_text(BESIDE.format(generator, "int(generator.integers(1 << 62))"))
     text = """
 import beside
-beside.size = 2
+beside.size, beside.table = 2, {"size": 2}
 _, rows = run(beside.look)
 found, forked = rows()
-print(forked, *[row[:2] for row in found], len({row[2] for row in found}))
+print(forked, *[row[:3] for row in found], len({row[3] for row in found}))
 """
-    assert printed_by(text) == "False (1, False) (1, False) 2\n"
+    assert printed_by(text) == "False (2, 1, False) (2, 1, False) 2\n"
 
 
 def test_nothing_of_the_program_runs_in_the_server_and_its_workers(
