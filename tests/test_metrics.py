@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 import asyncloader as al
 from asyncloader.observe.metrics import METRICS
 
-PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "metrics.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "statistics.md"
 
 
 def read(loader: Any) -> Any:

@@ -112,12 +112,24 @@ class PadField:
 class Pad:
     """A ``collate_fn`` that pads the named fields and stacks the others.
 
-    ``Pad({"tokens": 0, "labels": -100})`` takes the samples of a batch, which are mappings, and returns
-    a dict of tensors.
+    It takes the samples of a batch, which are mappings, and returns a dict of tensors.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        samples = [{"tokens": [1, 2, 3], "label": 0}, {"tokens": [4], "label": 1}]
+        loader = al.DataLoader(samples, batch_size=2, collate_fn=al.Pad({"tokens": 0}))
+        batch = next(iter(loader))
+        print(batch["tokens"].tolist())  # [[1, 2, 3], [4, 0, 0]]
+        print(batch["tokens_lengths"].tolist(), batch["label"].tolist())  # [3, 1] [0, 1]
+        ```
 
     Args:
-        fields: For each field to pad, the padding value; or a mapping of its own options, from ``value``,
-            ``side``, ``multiple_of``, ``max_length``, ``overflow`` and ``dtype``, as in
+        fields: For each field to pad, the padding value: 0 for tokens, since an embedding with
+            ``padding_idx=0`` and a masked sum both want it; -100 for labels, which ``cross_entropy`` ignores.
+            Or a mapping of the field's own options, from ``value``, ``side``, ``multiple_of``,
+            ``max_length``, ``overflow`` and ``dtype``, as in
             ``{"labels": {"value": -100, "max_length": 512}}``. ``dtype`` is what the field is converted to,
             which raises where it would change a value. A field holds one sequence ``(T_i, ...)`` per sample:
             a list of numbers, a NumPy array, a CPU tensor, or bytes (as uint8). Dtype and trailing dimensions

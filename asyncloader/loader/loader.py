@@ -72,92 +72,113 @@ T = TypeVar("T", covariant=True, default=Any)
 
 
 class DataLoader(torch.utils.data.DataLoader[T]):
-    """Loads the batches of a dataset, for ``for`` and for ``async for``.
+    """Load the batches of a dataset, with ``for`` and with ``async for``.
 
-    The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its
-    meaning and its errors; the others are additions. Constructing one starts nothing. Used as a context
-    manager it closes what its latest iterator holds when the block is left; without, iterators clean up
-    when the loop ends or is left.
+    A subclass of ``torch.utils.data.DataLoader``. The parameters up to ``in_order`` are torch's, with its
+    defaults, meaning and errors; the others are additions. Constructing a loader reads nothing; with workers
+    it starts the process that they are forked from. A pass frees what it holds when its loop ends or is left.
+    As a context manager, a loader closes its latest pass when the block is left.
 
     The kinds of dataset:
 
-    - A stream: a dataset (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``. Each iteration
-      is the next epoch, shuffled by (seed, epoch). What differs from torch is named below.
+    - A stream: a ``Dataset`` (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``. Each pass is
+      the next epoch, shuffled by (seed, epoch). Differences from torch are named below.
     - Map style, an object with ``__getitem__``: as in torch. If ``__getitem__`` or ``__getitems__`` is
       ``async def``, the items of a batch are fetched concurrently, at most 48 at a time.
     - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy, and a warning
       names a dataset that never calls ``get_worker_info()``; ``asyncloader.split_iterable`` deals it exactly.
       A plain iterable, or an object with ``__aiter__``, is treated alike.
 
+    Lightning makes loaders anew from their arguments. A subclass that takes additions should therefore name
+    them in its signature and keep them as attributes: behind ``**options`` Lightning finds only torch's.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        dataset = al.from_urls("shards/train-{000..003}.tar").decode().shuffle(1000, seed=0)
+        loader = al.DataLoader(dataset, batch_size=32, num_workers=2)
+        for epoch in range(3):
+            for batch in loader:
+                labels = batch["cls"]  # a tensor (32,) int64
+        ```
+
     Args:
         dataset: See above.
-        batch_size: Samples per batch; None delivers single samples as they are.
-        shuffle: Draw the samples in a new order in each epoch; map style only. Streams refuse it, and
-            ``sampler`` and ``batch_sampler``: shuffle in the dataset.
+        batch_size: Samples per batch. None delivers single samples as they are.
+        shuffle: Draw a new order of samples in each epoch; map style only. Streams refuse this option,
+            ``sampler`` and ``batch_sampler``: use ``.shuffle(window, seed=...)`` of the dataset.
         sampler: An iterable of indices; excludes ``shuffle``.
-        batch_sampler: An iterable of lists of them; excludes the three before and ``drop_last``.
-        num_workers: Worker processes; 0 loads in this one. A stream is then read on threads, which
-            overlaps I/O with the consumer; more pay when decoding takes more CPU than one core has.
-        collate_fn: Makes a batch of a list of samples; torch's rules by default.
-        pin_memory: Deliver batches in page-locked memory; without an accelerator it warns, as torch.
-        drop_last: Leave out the short last batch; of a stream, that of each lane.
-        timeout: Seconds that a batch may take to come, and a stream's workers to start; 0 for as long as it
-            takes. The TimeoutError says which worker takes so long; of a stream, whether it runs, sleeps or
-            was stopped, and where its code is.
+        batch_sampler: An iterable of lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and
+            ``drop_last``.
+        num_workers: Worker processes; 0 loads in this process. A stream is then read on threads, which
+            overlaps I/O with the loop; workers help when making batches takes more CPU than one core has.
+        collate_fn: Makes a batch of a list of samples. None: torch's rules (``default_collate``, or
+            ``default_convert`` if ``batch_size`` is None), or what ``batching`` pads with.
+        pin_memory: Deliver batches in page-locked memory. Without an accelerator it warns, as in torch.
+        drop_last: Leave out the last batch if it is short; in a stream, that of each lane.
+        timeout: Seconds that a batch may take, and that the workers of a stream may take to start; 0 for no
+            limit. The TimeoutError of a stream says which worker it waits for, whether that runs, sleeps or
+            was stopped, and where its code is; the iterator can be used again after it.
         worker_init_fn: Called with the worker's number in each worker, after seeding.
-        multiprocessing_context: How workers start, torch's platform default if None. Their objects are
-            pickled with cloudpickle, so lambdas and local classes work. Streams refuse this option: their
-            workers always come from a clean process.
-        generator: Draws the workers' base seed, and the order unless a dataset does; torch's own if None, and
-            of replicas one that is seeded with their rank.
-        prefetch_factor: Batches that each worker makes ahead; 2 with workers. Streams take it without
-            workers too: at most so many batches are made and not yet delivered, at least 1. None there is 3.
-        persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
-            workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
-            Ray's actors, which start in seconds, are kept with it alone.
+        multiprocessing_context: How workers start; None: torch's default of the platform. Objects are sent
+            with cloudpickle, so lambdas and local classes work. Streams refuse this option: their workers
+            always come from a clean process.
+        generator: Draws the workers' base seed, and the order of samples unless the dataset does. None:
+            torch's default generator; with replicas, one that is seeded with their rank.
+        prefetch_factor: Batches made ahead. With workers, for each of them; None: 2. A stream takes it
+            without workers too, as the most batches that are made and not delivered; None: 3.
+        persistent_workers: Keep the workers from epoch to epoch. It makes no difference to a stream, whose
+            workers start in milliseconds, except with Ray actors, which start in seconds.
         pin_memory_device: Deprecated by torch; warns as there.
-        in_order: False delivers batches as workers finish them, each once, in another order in each run;
-            states are as exact. A stream without workers always comes in order.
-        device: For streams: deliver batches on this device, copied on a side stream (implies
-            page-locked memory).
-        lanes: For streams: into how many an epoch is dealt; the same number gives the same batches for
-            any number of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
-        rank: This process's rank; from ``torch.distributed`` or the launcher's environment by default. It
-            does not split a dataset of torch's kinds, whose workers can only read it: use a
-            ``DistributedSampler``, or ``split_iterable``.
-        world_size: The number of ranks; given together with ``rank``.
-        mesh: Of a training where several processes read the same (tensor, pipeline, sequence parallel), the
-            part of torch's ``DeviceMesh`` that is data-parallel: ``mesh["dp"]``, or several dimensions, which
-            are flattened. Rank and world size are the place in it and its size. Processes at the same place
-            are replicas, which get identical batches. Excludes ``rank`` and ``world_size``. Without
-            a mesh, ``rank=r // n, world_size=w // n`` has each ``n`` consecutive processes read the same.
+        in_order: False delivers each batch as soon as a worker has made it. The order then differs from run
+            to run; each batch still comes once, and states stay exact. No difference without workers.
+        device: For streams: deliver batches on this device, copied on a side stream; implies page-locked
+            memory.
+        lanes: For streams: into how many lanes an epoch is dealt, a multiple of the world size. The same
+            number gives the same batches for any number of workers. None: what a loaded state says, or
+            ranks x max(workers, 1).
+        rank: The rank of this process, given together with ``world_size``. None: that of the process group
+            of ``torch.distributed``, or of the variables that ``torchrun``, ``srun`` or ``mpirun`` set; 0 of
+            1 without them. It does not deal map-style and iterable datasets, whose workers can only read
+            it: use a ``DistributedSampler``, or ``split_iterable``.
+        world_size: The number of ranks. ``rank=0, world_size=1`` reads everything.
+        mesh: For trainings in which several processes read the same (tensor, pipeline, sequence parallel):
+            the data-parallel part of torch's ``DeviceMesh``, ``mesh["dp"]`` or several dimensions, which are
+            flattened. Rank and world size are the place in it and its size. Processes at the same place are
+            replicas, which get identical batches. Excludes ``rank`` and ``world_size``. Without a mesh,
+            ``rank=r // n, world_size=w // n`` makes ``n`` consecutive processes read the same.
         memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
-            or as ``"2GB"``; 1 GiB by default, which keeps one process busy over 200 ms. Where the data is
-            near, less is taken. Shuffle windows and batches in your hands come on top.
+            or as a text such as ``"2GB"`` or ``"512 MiB"``; at least 16 MiB. None: 1 GiB, which keeps one
+            process busy for over 200 ms; less is taken where data is near. Shuffle windows, pools, batches in
+            your hands and downloads to a disk cache come on top.
         progress: For streams: show a tqdm bar.
         batching: For streams: which samples make a batch, instead of a fixed number of them:
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
-        uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
-            together, and warn; ``"pad"`` with batches of no samples, which ``is_empty`` finds; ``"raise"`` a
-            ``RanksError``; ``"ignore"``. None, the default, is ``"stop"`` where as many processes read as the
-            process group has, since a collective of fewer waits for ever, and ``"ignore"`` elsewhere. Where
-            that may leave out more than 2 % of shards' samples, a pass raises a ``RanksError`` before its
-            first batch: with an index nothing is left out, or choose one of the others.
-        worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
-            which goes on with the same batches; 3 by default, enough for accidents. A second death at the
-            same place is always an error, and what user code raises is never retried.
-        snapshot_every_n_steps: Batches between two calls of an iterable dataset's ``state_dict`` that a
-            worker makes ahead of yours; 1: most are cheap. 0: none after its first batch.
-        audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
-            ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
-        on_error: For streams: ``"raise"``, or an ``al.SkipErrors`` to skip samples and shards within a
-            budget.
-        trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
-            Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
-        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster; ``num_workers`` is then 0 or 4.
+        uneven: For streams: what ranks do when some have no batch for a step and others have one. ``"stop"``:
+            all end, with a warning. ``"pad"``: those without get batches of no samples, which ``is_empty``
+            finds. ``"raise"``: a ``RanksError``. ``"ignore"``: nothing. None: ``"stop"`` if as many processes
+            read as the process group has, since a collective of fewer waits for ever; otherwise
+            ``"ignore"``. If that may leave out more than 2 % of the samples of shards, a pass raises a
+            ``RanksError`` before its first batch: use an index, or choose one of the others.
+        worker_restarts: For streams: how many workers that were killed or crashed are replaced in a pass,
+            which continues with the same batches. None: 3, enough for accidents. A second death at the same
+            place is always an error, and what user code raises is never retried.
+        snapshot_every_n_steps: For iterable datasets with a ``state_dict``: after how many batches, in each
+            worker, it is called. 1, since most are cheap; 0: after the first batch only. Streams refuse it:
+            each batch carries its position.
+        audit: For streams: a folder to which each rank appends what it delivered, by shard and sample.
+            ``asyncloader audit`` then proves that an epoch was delivered once, over restarts.
+        on_error: For streams: ``"raise"``, since a sample that is left out unseen is lost; or an
+            ``al.SkipErrors``, which skips bad samples and shards within a budget.
+        trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for Perfetto, and
+            what a report page shows. The epoch is added to the name of all but the first. None: no trace,
+            since recording costs a little.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster. ``num_workers`` is then 0 or 4.
 
     Raises:
-        TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
+        TypeError: As torch; an option for streams with another dataset; ``snapshot_every_n_steps`` with a
+            stream; for streams, something that cannot be called where a function is expected.
         ImportError: ``workers`` asks for Ray, and it is not installed.
         ValueError: As torch, in its words; for streams, options that contradict each other or are out of
             range.
@@ -294,14 +315,18 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of ``epoch``.
+        """Make the next pass that of ``epoch``.
 
         A stream starts at the epoch's beginning, unless a position in this very epoch was loaded before:
-        a training loop that calls this at the top of each epoch must not undo a resume. Of torch's kinds
-        the ``set_epoch`` of samplers and dataset is called, if they have one.
+        a training loop that calls this at the top of each epoch must not undo a resume. For map-style and
+        iterable datasets the ``set_epoch`` of samplers and dataset is called, if they have one.
+
+        Args:
+            epoch: Its number, from 0.
 
         Raises:
-            ValueError: ``epoch`` is negative or not an int.
+            ValueError: ``epoch`` is negative or not an int; or it would drop a loaded position that has
+                batches left.
         """
         self._kind.set_epoch(self, epoch)
 
@@ -327,22 +352,29 @@ class DataLoader(torch.utils.data.DataLoader[T]):
 
     @property
     def statistics(self) -> Statistics:
-        """Counts and times of the latest pass, as they are now; zeros before the first one."""
+        """Counts and times of the latest pass, as they are now, from any thread; zeros before the first."""
         return self._kind.statistics()
 
     def report(self) -> Report:
-        """What limits a stream's latest iteration, which may be going on: ``print(loader.report())``."""
+        """What limits the latest pass, which may be running: ``print(loader.report())``.
+
+        Returns:
+            An ``al.observe.Report``, whose text has three lines: the rate, the bottleneck, what to change.
+        """
         return self._kind.report(self)
 
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch delivered, whatever was prefetched: JSON-plain, a few KB.
+        """Return the position after the last batch delivered, whatever was prefetched.
 
-        Inside the loop after the last batch it says that the epoch is over: resuming gives no batch, and
-        then the next epoch; where the length was asked for before the first batch, it is the beginning of
-        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Of torch's
-        kinds it has what a stateful sampler or dataset returns, as it is, and the states of generators.
+        Inside the loop, after the last batch, it says that the epoch is over: resuming gives no batch, and
+        then the next epoch. If ``len(loader)`` was called before the first batch, it is at once the beginning
+        of the next epoch, as it is after the loop has ended.
+
+        Returns:
+            A new dict of JSON values, of a few KB. For map-style and iterable datasets it also has the states
+            of generators, and what the ``state_dict`` of a sampler or dataset returned, as it is.
 
         Raises:
             Exception: What the ``state_dict`` of a sampler or dataset raised, in its worker or here.
@@ -350,29 +382,36 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         return self._kind.state_dict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state`` at the next iteration. The number of workers may be another.
+        """Continue from ``state`` with the next pass.
 
-        So may the number of ranks, with the state that ``merge_states`` makes of those of all ranks: any
-        world size that divides the number of lanes loads it, and each rank takes what is its own.
+        The number of workers of a stream may change. So may the number of ranks, with the state that
+        ``merge_states`` makes of those of all ranks: any world size that divides the number of lanes loads
+        it, and each rank takes its own part.
 
-        Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
-        unread; torch's default generator, if order or seeds come from it, is set at once to its state of when
-        ``state`` was made. A dataset with a ``load_state_dict`` gets its own state, in each worker; another
-        iterable one is read again from the beginning of the epoch, and a warning says so. Both need the same
-        number of workers.
+        A map-style dataset draws the same order and skips what was delivered, unread. If its order or seeds
+        come from torch's default generator, that is set at once to its state when ``state`` was made. A
+        dataset with a ``load_state_dict`` gets its own state, in each worker; another iterable one is read
+        again from the beginning of the epoch, with a warning. Both need the same number of workers.
 
-        ``{}`` makes the loader begin anew: a stream with epoch 0, the others with the next epoch.
+        Args:
+            state: What ``state_dict`` or ``merge_states`` returned. ``{}`` makes the loader begin anew: a
+                stream with epoch 0, the others with the next epoch.
 
         Raises:
-            ValueError: The state is of another dataset, shard list, batch size or sampler, or of one rank of
-                another world; the message names each difference. Nothing is changed then.
+            ValueError: The state is of another dataset, shard list, batch size or sampler, of another
+                version, or of one rank of another world; the message names each difference. Nothing is
+                changed then.
         """
         self._kind.load_state_dict(self, state)
 
     # --- life ---
 
     def close(self) -> None:
-        """Stop the latest iteration and free what it holds, and the process that workers come from."""
+        """Stop the latest pass and free what it holds; the loader can be iterated again.
+
+        Without workers it waits about five seconds at most for running calls of the dataset's functions, then
+        warns and leaves them. The process that workers are forked from stays for other loaders.
+        """
         self._kind.close(self)
 
     def __enter__(self) -> Self:

@@ -103,7 +103,7 @@ METRICS = (
 
 
 class Metrics:
-    """Reports what loaders count to the libraries that collect metrics, when those ask for it.
+    """Report what loaders count to the libraries that collect metrics, when those read it.
 
     ``Metrics(train=loader).to_prometheus()``. It starts nothing, and keeps no loader alive: one that
     was collected as garbage is no longer reported.
@@ -117,6 +117,10 @@ class Metrics:
 
     def add(self, name: str, loader: MeasuredLoader) -> None:
         """Report this loader too.
+
+        Args:
+            name: A new one, which becomes the label ``loader``.
+            loader: A ``DataLoader``.
 
         Raises:
             ValueError: Another loader has that name.

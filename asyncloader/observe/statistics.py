@@ -21,15 +21,15 @@ State: TypeAlias = Literal["none", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What all processes together asked of the network.
+    """The requests of all processes of a pass together, without listings of prefixes and globs.
 
     Attributes:
-        requests: Sent, of whatever kind, also anew with a renewed URL; without redirects.
-        retries: Of them those sent again, after an error or a broken body.
-        throttled: Answered with 429 or 503.
-        hedges: Sent beside a slow one, for the same bytes.
-        cached: Shards that were downloaded into a cache on disk which had room for them.
-        evicting: Shards that were downloaded into it after others had been evicted.
+        requests: How many were sent, those sent anew with a renewed URL included, redirects not.
+        retries: How many of them were sent again, after an error or a broken body.
+        throttled: How many were answered with 429 or 503.
+        hedges: How many were sent beside a slow one, for the same bytes.
+        cached: How many shards were downloaded into a cache on disk that had room for them.
+        evicting: How many shards were downloaded into it after others had been evicted.
     """
 
     requests: int = 0
@@ -42,7 +42,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of a function on threads of their own.
+    """Calls of a function that runs on threads of its own.
 
     Attributes:
         took_s: How long they took, all together.
@@ -80,10 +80,10 @@ class Totals:
     """The sums of several passes of a loader.
 
     Attributes:
-        batches: Delivered.
+        batches: How many were delivered.
         samples: In those batches.
-        tokens: Likewise.
-        size_bytes: Likewise.
+        tokens: In those batches.
+        size_bytes: Of the data in those batches.
         elapsed_s: From the beginning of each pass to its end.
         wait_s: How long the consumer has waited in that time.
         network: The requests for them.
@@ -109,12 +109,24 @@ class Statistics:
     Nothing in it changes afterwards: read ``loader.statistics`` again for later ones. Times are in seconds,
     and points in time count from the pass's beginning. ``as_dict()`` is plain JSON.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        loader = al.DataLoader(al.from_iterable(range(1000)), batch_size=50)
+        for batch in loader:
+            pass
+        statistics = loader.statistics
+        print(statistics.samples / statistics.elapsed_s, "samples/s")
+        print(statistics.wait_share, statistics.as_dict()["batches"])
+        ```
+
     Attributes:
         state: ``"none"`` before the first pass: all else is 0 or empty then; ``"running"``; ``"ended"`` at
             the pass's end, and when it was left or closed before.
         passes: How many passes the loader has begun, including this one.
         epoch: Number of the pass's epoch; None where the loader has no such number.
-        batches: Delivered.
+        batches: How many were delivered.
         samples: In those batches.
         tokens: In those batches, without padding, as far as their batching counts them.
         size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
@@ -132,18 +144,20 @@ class Statistics:
         stopped: Whether the pass was ended with batches left, in step with ranks that had none left.
         undelivered_batches: How many of these were ready then; the rank may have had more that were not
             made yet.
-        undelivered_samples: In those batches.
+        undelivered_samples: In those undelivered batches.
         makers: Where the time went of each worker, by its number, or of the thread that makes batches.
         throttled_s: How long the container's quota has kept its processes from running during the pass, the
             time of all its processors together; 0 where there is no quota.
-        loop_stages_s: Of torch's kinds with workers, seconds that the loop's process itself worked for the
-            batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what workers have sent.
+        loop_stages_s: For map-style and iterable datasets with workers: seconds that the loop's process
+            itself worked for the batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what
+            workers have sent.
         earlier: The sums of the passes before this one.
-        batches_before: Of a stream, how many batches of the epoch were delivered before this pass, according
+        batches_before: For a stream, how many batches of the epoch were delivered before this pass, according
             to the state that it began with. A state does not say how many samples these had.
-        epoch_batches: Of a stream, how many batches of the epoch were delivered, those before this pass
+        epoch_batches: For a stream, how many batches of the epoch were delivered, those before this pass
             included, and without those of no samples that ``uneven="pad"`` adds.
-        expected_batches: Of a stream, how many the rank has of the whole epoch; None where that is unknown.
+        expected_batches: For a stream, how many batches the rank has of the whole epoch; None where that is
+            unknown.
         expected_samples: Likewise of samples.
         is_over: Whether a stream's pass was read to its end, and no rank was stopped with batches left.
     """

@@ -323,10 +323,20 @@ class Buckets(ByLength):
     Each bucket has a batch size of its own. Lengths may be of any unit, seconds too. Give it to
     ``DataLoader(batching=...)``.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        clips = al.from_iterable([{"clip": number, "seconds": number % 15 + 0.5} for number in range(600)])
+        buckets = al.Buckets(length="seconds", bounds=[3, 8], batch_sizes=[40, 16, 6])
+        for batch in al.DataLoader(clips, batching=buckets):
+            print(batch["seconds"].max())  # all under 3 s, from 3 s to under 8 s, or longer
+        ```
+
     Args:
-        length: What is long: the name of a field, whose length counts if it is a sequence and its value if
-            it is a number, or a function of a sample that returns the length.
-            A function does not say which field to pad: give ``collate_fn=al.Pad({field: 0})`` too.
+        length: The name of a field, whose length counts if it is a sequence and its value if it is a number;
+            or a function of a sample that returns the length. A function does not say which field to pad:
+            give ``collate_fn=al.Pad({field: 0})`` too.
         bounds: The bounds between the buckets, in rising order. Bucket ``i`` has the lengths from
             ``bounds[i - 1]`` up to ``bounds[i]``, exclusive; one more bucket has those from the last bound
             on.
@@ -335,7 +345,8 @@ class Buckets(ByLength):
             has left at a pool's end makes a short batch, so that a position is a place in one pool.
             None: sixteen times the sum of ``batch_sizes``; about every sixteenth batch is then short.
             Give less if so many samples do not fit into memory.
-        multiple_of: What the default ``collate_fn`` rounds widths up to. 1: no rounding.
+        multiple_of: What the default ``collate_fn`` rounds widths up to; a ``Pad`` of your own rounds by
+            itself. 1: no rounding.
 
     Raises:
         TypeError: ``length`` is neither a name nor a function.
@@ -414,16 +425,26 @@ class TokenBatches(ByLength):
     is what a model computes and stores for it, so batches cost nearly the same. Give it to
     ``DataLoader(batching=...)``.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        texts = al.from_iterable([{"tokens": [1] * (number % 90 + 1)} for number in range(2000)])
+        batching = al.TokenBatches(length="tokens", max_tokens=1024, pool=500)
+        for batch in al.DataLoader(texts, batching=batching):
+            tokens = batch["tokens"]  # (B, T), padded with 0, of at most 1,024 tokens
+        ```
+
     Args:
-        length: What is long: the name of a field, whose length counts if it is a sequence and its value if
-            it is a whole number, or a function of a sample that returns the length.
-            A function does not say which field to pad: give ``collate_fn=al.Pad({field: 0})`` too.
+        length: The name of a field, whose length counts if it is a sequence and its value if it is a whole
+            number; or a function of a sample that returns the length. A function does not say which field to
+            pad: give ``collate_fn=al.Pad({field: 0})`` too.
         max_tokens: The most that a batch may have, padding included. Required, since it follows from the
             memory of the device.
         max_samples: The most samples of a batch. None: any number, so a batch of very short samples has
             many. A sample of length 0 takes as much room as one of 1.
         multiple_of: Widths are rounded up to a multiple of this; 8 to 64 fills the tiles of tensor cores.
-            1: no rounding.
+            1: no rounding. A ``Pad`` of your own rounds by itself: give it the same number.
         pool: Put samples of similar length together. A lane collects so many consecutive samples in memory,
             sorts them by length and cuts them into batches, whose order is drawn by (seed, epoch, lane,
             pool). With a pool of a hundred batches, padding is some per cent. None: samples stay in the order

@@ -42,8 +42,19 @@ _HEAD_READ_BYTES = 32 << 20
 class Dataset:
     """A source of samples, and the operators applied to them, in order.
 
-    Make one with ``from_urls`` or ``from_iterable``. It never changes: each operator returns a new one.
-    It pickles if the functions given to it do. Workers get it by cloudpickle, so lambdas work.
+    Make one with ``from_urls``, ``from_iterable`` and similar functions; a ``DataLoader`` iterates it. It
+    never changes: each operator returns a new one. It pickles if the functions given to it do. Workers get it
+    by cloudpickle, so lambdas work.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        numbers = al.from_iterable(range(1000))
+        even = numbers.filter(lambda number: number % 2 == 0).map(lambda number: number * 10)
+        print(even.head(3))  # [0, 20, 40]
+        loader = al.DataLoader(even.shuffle(100, seed=0), batch_size=50)
+        ```
     """
 
     _stages: Stages
@@ -63,6 +74,22 @@ class Dataset:
     ) -> Dataset:
         """Replace each sample by ``fn(sample)``, keeping the order.
 
+        An exception of ``fn`` keeps its type; notes name the operator, the sample and where it came from. For
+        random numbers use ``al.sample_rng()``.
+
+        Example:
+            ```python
+            import asyncio
+            import asyncloader as al
+
+            async def ask(number):
+                await asyncio.sleep(0.01)  # a web service
+                return number * 10
+
+            dataset = al.from_iterable(range(100)).map(ask, concurrency=32)
+            print(dataset.head(3))  # [0, 10, 20]
+            ```
+
         Args:
             fn: A plain function or a coroutine function. Calls of a coroutine function run on the loader's
                 event loop, also while the consumer computes.
@@ -72,8 +99,8 @@ class Dataset:
             context: A function that makes an asynchronous context manager, such as ``aiohttp.ClientSession``
                 or a function under ``@asynccontextmanager``. It is entered on the loader's event loop, once
                 in each process and pass, and ``fn`` is called as ``fn(sample, value)`` with its value. It is
-                left after the last call, also when the pass ends early or with an error. Maps that are given
-                the same ``context`` share its value.
+                left after the last call, also when the pass ends early or with an error, and may take four
+                seconds for that. Maps that are given the same ``context`` share its value.
 
         Returns:
             A new dataset.
@@ -87,6 +114,8 @@ class Dataset:
 
     def filter(self, predicate: Callable[[Any], object]) -> Dataset:
         """Keep the samples for which ``predicate(sample)`` is true.
+
+        The length of the loader is then not known; with ``.take(count)`` at the end it is.
 
         Args:
             predicate: A plain function. It must return the same for the same sample, since it is called for
@@ -152,14 +181,24 @@ class Dataset:
         return self._with(FilterBatches(predicate, batch_size))
 
     def shuffle(self, window: int | None = None, *, seed: int = 0, buffer_size: int | None = None) -> Dataset:
-        """Permute the shards, and the samples within windows of ``window`` samples.
+        """Permute the shards, and the samples within windows of ``window`` consecutive samples of a lane.
 
-        The order depends on the seed, the epoch and the number of lanes alone.
+        The order depends on the seed, the epoch and the number of lanes alone. Shards are permuted by the
+        first ``.shuffle`` of a dataset, wherever it is.
+
+        Example:
+            ```python
+            import asyncloader as al
+
+            dataset = al.from_urls("shards/train-*.tar").shuffle(1000, seed=0)
+            loader = al.DataLoader(dataset, batch_size=32)  # each pass is the next epoch, in a new order
+            ```
 
         Args:
-            window: Samples per window; each lane holds up to two windows in memory. 1,000 by default, as in
-                Hugging Face's ``datasets``: some hundred MB of encoded images.
-            seed: 0 by default, so that each run can be repeated.
+            window: Samples per window; each lane holds up to two windows in memory, which do not count in
+                ``memory_limit``. 1,000 by default, as in Hugging Face's ``datasets``: some hundred MB of
+                encoded images.
+            seed: Draws the order, with the epoch. 0 by default, so that each run can be repeated.
             buffer_size: Another name of ``window``.
 
         Returns:
@@ -234,18 +273,24 @@ class Dataset:
         """Repeat the samples so far ``times`` times in each epoch, in a new order each time if shuffled.
 
         Args:
-            times: How often; None: for ever.
+            times: How often. None, the default, repeats for ever, or until a hundred repetitions in a row had
+                no sample.
 
         Returns:
             A new dataset.
 
         Raises:
             ValueError: ``times`` is below 1.
+            RuntimeError: While iterating, with ``times=None``: a filter behind it has kept none of a hundred
+                repetitions, or of a million samples, and would run for ever.
         """
         return self._with(Repeat(times))
 
     def take(self, count: int) -> Dataset:
         """Keep only ``count`` samples: each lane keeps the first of its own, an equal part of the count.
+
+        A lane that has fewer causes one warning at the end of the pass. Every epoch begins at the beginning:
+        without ``.shuffle`` all have the same samples; with it each draws anew.
 
         Args:
             count: How many samples all lanes keep together.
@@ -372,8 +417,20 @@ class AsyncIterableDataset:
     """A source of your own: subclass it and write ``async def __aiter__(self)`` as a generator.
 
     It is iterated once for each lane and epoch, and must yield only that lane's part: call
-    ``get_topology()`` before the first sample. If it does not and there is more than one lane, an error is
-    raised. Pass it to the loader as it is, or to ``from_iterable`` to add operators.
+    ``get_topology()`` before the first sample. If it does not and there is more than one lane, a
+    ``RuntimeError`` is raised. Pass it to the loader as it is, or to ``from_iterable`` to add operators.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        class Numbers(al.AsyncIterableDataset):
+            async def __aiter__(self):
+                for number in al.get_topology().split(range(1000)):
+                    yield number  # after an await, say of a web service
+
+        loader = al.DataLoader(Numbers(), batch_size=50)
+        ```
     """
 
     def __aiter__(self) -> AsyncIterator[Any]:
@@ -384,6 +441,14 @@ def from_iterable(
     make: Make | Callable[[], Iterable[Any] | AsyncIterable[Any]] | Iterable[Any] | AsyncIterable[Any],
 ) -> Dataset:
     """Make a dataset over iterables of your own, plain or asynchronous.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        dataset = al.from_iterable(lambda topology: topology.split(range(1000)))
+        loader = al.DataLoader(dataset, batch_size=50)
+        ```
 
     Args:
         make: A function of a ``Topology`` that returns the iterable of one lane, such as
@@ -398,7 +463,9 @@ def from_iterable(
         The dataset, without operators. Nothing is iterated yet.
 
     Raises:
-        TypeError: ``make`` is neither.
+        TypeError: ``make`` is neither, or can be iterated only once, as a generator.
+        RuntimeError: While iterating in several lanes: the function or object did not look at its topology,
+            so that every lane would yield the same samples.
     """
     if isinstance(make, Dataset):
         raise TypeError("from_iterable should get an iterable, but got a dataset: use that as it is")

@@ -37,6 +37,18 @@ def from_urls(
 ) -> Dataset:
     """Make a dataset that streams the samples of shards.
 
+    Printing it shows how many shards were found, in which format, and how many an index knows.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        dataset = al.from_urls("shards/train-{000..003}.tar")  # or "s3://bucket/train/", "https://..."
+        print(dataset)
+        print(dataset.decode().head(2))
+        loader = al.DataLoader(dataset.decode().shuffle(1000, seed=0), batch_size=32)
+        ```
+
     Args:
         urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
             ``hf://datasets/``, ``file://`` and plain paths, also with ``~``. Brace ranges
@@ -49,8 +61,10 @@ def from_urls(
             each shard. Compression is detected from the content.
         delimiter: The one character that separates fields of CSV and TSV, such as ``";"``. None, the
             default, is a comma in CSV and a tab in TSV.
-        storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
-        network: Time-outs, retries and hedging; the default suits stores near and far.
+        storage_options: Endpoint, region, credentials, headers, as ``docs/reference/urls.md`` lists them.
+            None, the default, takes what the environment says.
+        network: Time-outs, retries and hedging. None, the default, is ``NetworkPolicy()``, which suits stores
+            near and far.
         renew: For presigned URLs that expire. It is called with a shard's URL when the server refuses that
             (400, 401, 403), and returns a newly signed one. Plain functions run on a thread, coroutine
             functions on the loader's loop. It is not called for a presigned ``index``, which is read now.
@@ -59,7 +73,8 @@ def from_urls(
             in the folder that all shards of a web server have in common. None uses no index.
         cache_dir: Keep whole shards of servers in this folder, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing, since not every disk has room.
-        cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
+        cache_limit: Most bytes kept there, by all processes that use the folder, as an int or as ``"200GB"``
+            or ``"1 TiB"``. 64 GiB by default: some hundred shards of the usual size.
         columns: For Parquet, Arrow, MDS and arrays of NumPy: names of the columns that become fields, in this
             order. Of Parquet and ``.npz`` only these are requested. None, the default, takes all.
         filters: For Parquet and Arrow: keep the rows that match. An expression of ``pyarrow.compute``, such

@@ -65,7 +65,7 @@ def from_hub(
             requests that an epoch does not need.
         storage_options: ``token`` and ``endpoint``; by default from the environment and the hub's own files,
             see ``docs/reference/urls.md``.
-        network: Time-outs, retries and hedging.
+        network: Time-outs, retries and hedging; see ``from_urls``.
         cache_dir: Keep whole files in this folder, for later epochs and runs; see ``from_urls``.
         cache_limit: Most bytes kept there, as an int or as ``"200GB"``; 64 GiB by default.
 

@@ -69,7 +69,7 @@ def _segment_bounds(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
 
 @dataclass(frozen=True)
 class Pack:
-    """Blocks ``(B, T)`` of several documents a row, so that hardly any token is padding.
+    """Batches ``(B, T)`` with several documents in each row, so that hardly any token is padding.
 
     Give it to ``DataLoader(batching=...)``. A batch has each packed field ``(B, T, ...)``;
     ``segment_ids (B, T) int32``, which count the documents of a row from 1, 0 for padding;
@@ -79,10 +79,21 @@ class Pack:
 
     A ``collate_fn`` of your own gets a list of rows, dicts of arrays ``(T, ...)`` without the last two.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        texts = al.from_iterable([{"tokens": [1] * (number % 90 + 1)} for number in range(2000)])
+        loader = al.DataLoader(texts, batching=al.Pack("tokens", length=128, batch_size=8, pool=500))
+        batch = next(iter(loader))
+        print(batch["tokens"].shape, batch["segment_ids"][0].max())  # (8, 128), documents in the first row
+        ```
+
     Args:
         fields: The sequences to pack: a name, several names, or a mapping of names to what padding is filled
-            with: a number, or a mapping with ``value`` and ``dtype``, as of ``Pad``; 0 where nothing is said.
-            Several fields go along token by token, such as tokens, labels and a loss mask.
+            with: a number, or a mapping with ``value`` and ``dtype``, as of ``Pad``. 0 by default. Several
+            fields are packed token by token, such as tokens, labels and a loss mask, so they must have one
+            length in each sample.
         length: ``T``. 2048, which small models and most examples use.
         batch_size: Rows of a batch, ``B``. 1, for variable-length attention runs over the flattened block.
         pool: Put documents together by their lengths: so many consecutive samples of a lane are laid into

@@ -251,11 +251,22 @@ def save_state(cursor: Cursor, dataset: Mapping[str, Any], world: World) -> dict
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state of the states of all ranks, which goes on with any number of ranks that divides the lanes.
+    """Merge the states of all ranks into one, which any number of ranks that divides the lanes can load.
 
     It is their union: a few KB for each rank. Each loader takes from it what belongs to its own lanes, so
     every rank loads the same merged state. Where all ranks had taken equally many steps, the remaining
     batches come in the same global order, whatever the new number of ranks; otherwise each still comes once.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        numbers = al.from_iterable(range(1000))
+        loaders = [al.DataLoader(numbers, 10, lanes=12, rank=rank, world_size=2) for rank in range(2)]
+        merged = al.merge_states([loader.state_dict() for loader in loaders])
+        loader = al.DataLoader(numbers, 10, rank=0, world_size=3)
+        loader.load_state_dict(merged)
+        ```
 
     Args:
         states: What ``state_dict()`` returned on each rank, in any order, saved at the same step. A merged

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import multiprocessing
 import pickle
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +189,15 @@ def test_attributes_and_length_are_torchs(row: int) -> None:
         except TypeError as error:
             lengths.append(failure(error))
     assert lengths[0] == lengths[1]
+
+
+def test_the_page_beside_torchs_names_each_attribute_that_is_ours() -> None:
+    page = Path(__file__).parents[2] / "docs/reference/torch-parity.md"
+    section = page.read_text().partition("## Attributes\n")[2].partition("\n## ")[0]
+    ours = inspect.signature(al.DataLoader).parameters.keys() - inspect.signature(TORCH).parameters.keys()
+    assert set(re.findall(r"`(\w+)`", section)) >= ours
+    for loader in (al.DataLoader(ITEMS), al.DataLoader(al.from_iterable(ITEMS))):
+        assert ours <= vars(loader).keys()
 
 
 def test_the_length_follows_a_growing_dataset() -> None:
