@@ -33,9 +33,10 @@ def empty_like(batch: Any, collate_fn: Callable[[Any], Any] | None = None) -> An
 
 
 def is_empty(batch: Any) -> bool:
-    """Whether a batch has no samples, as ``uneven="pad"`` makes it for a rank that has none left.
+    """Return whether a batch has no samples, as ``uneven="pad"`` makes it for a rank that has none left.
 
-    Its first tensor or array decides, ``(0, ...)`` or not; without one, its first list.
+    Args:
+        batch: Its first tensor or array decides, ``(0, ...)`` or not; without one, its first list.
     """
     for leaf in _leaves(batch):
         return len(leaf) == 0

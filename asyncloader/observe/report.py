@@ -152,10 +152,11 @@ class Report:
             ``"map(augment)"``; ``"collate"``; ``"transport"``; ``"lanes"``, where one has more to do than
             the others; ``"ranks"``, another of which is slower; ``"processor"``, which makers wait for more
             than they work; ``"start"``, of workers, which took most of the pass, or before the first batch.
-            Of torch's kinds the dataset's own work, such as ``"Images.__getitem__"``; ``"sampler"``;
-            ``"workers"``, where one has more to do than the others.
-        wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch; of a
-            pass of one batch at most, since its beginning.
+            For map-style and iterable datasets also the dataset's own work, such as
+            ``"Images.__getitem__"``; ``"sampler"``; ``"pinning"``; ``"workers"``, where one has more to do
+            than the others.
+        wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch; in a
+            pass of at most one batch, since its beginning.
         shares: What the threads that make batches did, by stage: parts of their time that add up to 1.
         lines: What happened, what the bottleneck is, and what to change.
     """

@@ -263,7 +263,7 @@ class Dataset:
             A new dataset.
 
         Raises:
-            TypeError: ``handlers`` is no mapping, or holds something else than functions by extension.
+            TypeError: ``handlers`` is no mapping, or holds something other than functions by extension.
             ValueError: ``concurrency`` is below 1.
             FormatError: While iterating: a field cannot be decoded; names field and key.
         """
@@ -498,6 +498,15 @@ def mix(
     lane) alone. After any number of draws in a lane each of up to four components is within one sample of its
     weight's part; with more components, within two.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        web, books = al.from_iterable(["web"] * 900), al.from_iterable(["books"] * 100)
+        dataset = al.mix({"web": web, "books": books}, weights={"web": 3, "books": 1})
+        print(dataset.head(8).count("books"))  # 2
+        ```
+
     Args:
         components: The datasets: in a list, or by names, which messages and statistics then use.
         weights: How often each is drawn, as numbers with any sum: in the order of the components or by their
@@ -524,7 +533,7 @@ def mix(
 
     Raises:
         TypeError: A component is no dataset, a name no string, ``seed`` no int, or ``weights`` hold something
-            else than numbers.
+            other than numbers.
         ValueError: No component; ``weights`` that are negative, all 0, or not one for each component; or an
             unknown ``stop``.
     """

@@ -86,7 +86,7 @@ def from_urls(
         The dataset, without operators. No shard is read yet.
 
     Raises:
-        TypeError: ``urls`` holds something else than strings and paths, or an option has a wrong type.
+        TypeError: ``urls`` holds something other than strings and paths, or an option has a wrong type.
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
             match, an index that does not know a shard, a folder that cannot hold a cache, ``renew`` without
             a shard behind http(s), ``columns`` or ``filters`` for a format without columns, or

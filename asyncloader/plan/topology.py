@@ -334,7 +334,7 @@ class Topology:
         return object.__getattribute__(self, name)
 
     def split(self, items: Iterable[T]) -> Iterator[T]:
-        """This lane's part of ``items``: every ``lanes``-th one, starting at ``lane``."""
+        """Return this lane's part of ``items``: every ``lanes``-th one, starting at ``lane``."""
         return islice(iter(items), self.lane, None, self.lanes)
 
 
@@ -363,9 +363,11 @@ _current: ContextVar[AskedTopology | None] = ContextVar("asyncloader_topology", 
 
 
 def get_topology() -> Topology:
-    """The lane that is being read, from inside a dataset's ``__iter__`` or ``__aiter__``.
+    """Return the place of the lane that is being read, inside a dataset's ``__iter__`` or ``__aiter__``.
 
-    Outside a loader it is the one lane of a world of one, so that a dataset also works alone.
+    Returns:
+        A ``Topology`` with ``lane``, ``lanes``, ``rank``, ``world_size``, ``epoch`` and ``split(items)``.
+        Outside of a loader it is that of one lane in a world of one, so that a dataset also works alone.
     """
     here = _current.get()
     if here is None:

@@ -92,11 +92,24 @@ def split_iterable(
     Every worker runs through the whole dataset and keeps its own part, so this is right for any
     iterable that yields the same sequence everywhere, and cheap where a sample is cheap to skip.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        dataset = al.split_iterable(range(1000))
+        loader = al.DataLoader(dataset, batch_size=50, num_workers=2)
+        print(sum(len(batch) for batch in loader))  # 1000: without split_iterable 2000
+        ```
+
     Args:
-        dataset: An iterable with a fixed order.
-        rank: This process's rank, with ``world_size``; by default that of the loader that reads it, and
-            outside of any from ``torch.distributed`` or the launcher's environment.
+        dataset: An iterable with a fixed order. If it, or its iterator, has ``state_dict`` and
+            ``load_state_dict``, they are passed on.
+        rank: This process's rank, given together with ``world_size``. None: that of the loader that reads
+            it; outside of any loader, that of ``torch.distributed`` or of the launcher's environment.
         world_size: The number of ranks.
+
+    Returns:
+        An ``IterableDataset``.
     """
     return Split(dataset, rank, world_size)
 

@@ -45,9 +45,10 @@ class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is unt
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """What this worker process is; None in the main process.
+    """Return what this worker process is: its number, how many there are, its seed, rank and world size.
 
-    The same object as ``torch.utils.data.get_worker_info()`` gives.
+    Returns:
+        The object that ``torch.utils.data.get_worker_info()`` returns, with types; None in the main process.
     """
     return cast("WorkerInfo | None", torch_worker_info())
 
