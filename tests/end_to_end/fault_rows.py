@@ -34,7 +34,7 @@ T = testing
 
 
 def passing(fault: Callable[..., Fault], *args: Any, **kwargs: Any) -> Faults:
-    """It hits five requests, then no more: less than six in a row for any part."""
+    """It hits the first five requests: less than six in a row for any part."""
     return lambda shards: [fault(*args, times=5, **kwargs)]
 
 
@@ -107,25 +107,25 @@ def content_of(shards: Shards) -> bytes:
 
 
 UNAVAILABLE = "the server answered 503 Service Unavailable"
-CHANGED = "the object was changed while it was being read: its ETag was"
+CHANGED = "the object was changed while it was being read"
 NO_PROGRESS = "fewer than 16384 bytes came in 0.3 s" + GAVE_UP
-PROMISED = "was promised: they were damaged on their way or where they are stored, or replaced"
+PROMISED = "they were damaged on their way or where they are stored, or replaced"
 
 CONNECTIONS = (
-    Row("connection closed in the middle of a body, for a while", passing(T.CutAt, 700), DELIVERED),
+    Row("connection closed in the middle of a body", passing(T.CutAt, 700), DELIVERED),
     Row(
         "closed in the middle of every body",
         staying(T.CutAt, 700),
         "the connection was cut before the promised length" + GAVE_UP,
         network=THRICE,
     ),
-    Row("connection reset (RST) in a body, for a while", passing(T.Reset, 700), DELIVERED),
+    Row("connection reset (RST) in a body", passing(T.Reset, 700), DELIVERED),
     Row("reset in every body", staying(T.Reset, 700), GAVE_UP, network=THRICE),
-    Row("a body that stalls, for a while", passing(T.Stall, 700, seconds=60), DELIVERED, network=IMPATIENT),
+    Row("a body that stalls", passing(T.Stall, 700, seconds=60), DELIVERED, network=IMPATIENT),
     Row("every body stalls", staying(T.Stall, 700, seconds=60), NO_PROGRESS, network=IMPATIENT_THRICE),
-    Row("a body that drips, for a while", passing(T.Drip, bytes_per_s=1000), DELIVERED, network=IMPATIENT),
+    Row("a body that drips", passing(T.Drip, bytes_per_s=1000), DELIVERED, network=IMPATIENT),
     Row("every body drips", staying(T.Drip, bytes_per_s=1000), NO_PROGRESS, network=IMPATIENT_THRICE),
-    Row("no first byte, for a while", passing(T.Delay, 60), DELIVERED, network=IMPATIENT),
+    Row("no first byte", passing(T.Delay, 60), DELIVERED, network=IMPATIENT),
     Row(
         "never a first byte",
         staying(T.Delay, 60),
@@ -140,7 +140,7 @@ CONNECTIONS = (
         server={"latency_s": T.Latency(0.01, 0.5, stall_probability=0.05, stall_s=60)},
     ),
     Row("connections of 8 MB/s", healthy, DELIVERED, server={"rate_bytes_s": 8e6}),
-    Row("hung up instead of an answer, for a while", passing(T.HangUp), DELIVERED),
+    Row("hung up instead of an answer", passing(T.HangUp), DELIVERED),
     Row("always hung up", staying(T.HangUp), "the connection failed", network=THRICE),
     Row(
         "connections refused for a second",
@@ -160,14 +160,14 @@ CONNECTIONS = (
 )
 
 REFUSALS = (
-    Row("429, for a while", passing(T.Status, 429), DELIVERED),
+    Row("429", passing(T.Status, 429), DELIVERED),
     Row(
         "always 429",
         staying(T.Status, 429),
         "the server answered 429 Too Many Requests" + GAVE_UP,
         network=THRICE,
     ),
-    Row("503, for a while", passing(T.Status, 503), DELIVERED),
+    Row("503", passing(T.Status, 503), DELIVERED),
     Row("always 503", staying(T.Status, 503), UNAVAILABLE + GAVE_UP, network=THRICE),
     Row(
         "503 for all requests beyond two at a time",
@@ -178,18 +178,18 @@ REFUSALS = (
     Row("503 with `Retry-After` in seconds", once(T.Status, 503, 1), DELIVERED),
     Row("503 with `Retry-After` as a date", rest_as_date, DELIVERED),
     Row(
-        "503 with a `Retry-After` beyond all patience",
+        "503 with a `Retry-After` of an hour",
         once(T.Status, 503, 3600),
-        UNAVAILABLE + "; gave up after 1 attempt, since the server asks to wait 3600 s",
+        "gave up after 1 attempt, since the server asks to wait 3600 s",
     ),
-    Row("500, for a while", passing(T.Status, 500), DELIVERED),
+    Row("500", passing(T.Status, 500), DELIVERED),
     Row(
         "always 500",
         staying(T.Status, 500),
         "the server answered 500 Internal Server Error" + GAVE_UP,
         network=THRICE,
     ),
-    Row("502, for a while", passing(T.Status, 502), DELIVERED),
+    Row("502", passing(T.Status, 502), DELIVERED),
     Row(
         "always 502",
         staying(T.Status, 502),
@@ -219,7 +219,7 @@ REFUSALS = (
 )
 
 ANSWERS = (
-    Row("another range than asked for, and it says so, for a while", passing(T.WrongRange, 512), DELIVERED),
+    Row("another range than asked for", passing(T.WrongRange, 512), DELIVERED),
     Row(
         "always another range",
         staying(T.WrongRange, 512),
@@ -228,12 +228,12 @@ ANSWERS = (
         network=THRICE,
     ),
     Row(
-        "a `Content-Range` that is not the body's, for a while",
+        "a `Content-Range` that is not the body's",
         passing(T.WrongRange, 512, lies="header"),
         DELIVERED,
     ),
-    Row("a `Content-Length` too large, for a while", passing(T.WrongLength, 1000), DELIVERED),
-    Row("a `Content-Length` too small, for a while", passing(T.WrongLength, -100), DELIVERED),
+    Row("a `Content-Length` too large", passing(T.WrongLength, 1000), DELIVERED),
+    Row("a `Content-Length` too small", passing(T.WrongLength, -100), DELIVERED),
     Row(
         "always a wrong `Content-Length`",
         staying(T.WrongLength, 1000),
@@ -241,7 +241,7 @@ ANSWERS = (
         parquet="but Content-Length '5096'" + GAVE_UP,
         network=THRICE,
     ),
-    Row("no `Content-Length`, and a cut, for a while (206)", passing(T.NoLength, 500), DELIVERED),
+    Row("no `Content-Length`, and a cut (206)", passing(T.NoLength, 500), DELIVERED),
     Row(
         "no length at all (200)",
         lambda shards: [T.IgnoreRange(key=BIG), T.NoLength(key=BIG)],
@@ -292,17 +292,17 @@ CONTENTS = (
         parquet=DAMAGED,
     ),
     Row(
-        "a checksum header that cannot be read, for a while",
+        "a checksum header that cannot be read",
         passing(T.Headers, {"x-goog-hash": "md5=?"}),
         DELIVERED,
     ),
-    Row("a flipped bit in a sample, without any digest", flipped, DAMAGED),
+    Row("a flipped bit in a sample, without a digest", flipped, DAMAGED),
     Row(
-        "a flipped bit in a header or in JSON's syntax, without any digest",
+        "a flipped bit in a header or in JSON's syntax, without a digest",
         staying(T.FlipBit, 0, 1),
         "tar header checksum: expected",
-        "jsonl: Expecting value at byte 0 of the line",
-        "parquet: expected the magic b'PAR1', found b'RAR1'",
+        "jsonl: Expecting value at byte 0",
+        "parquet: expected the magic b'PAR1'",
         error=al.FormatError,
     ),
     Row(
@@ -310,7 +310,7 @@ CONTENTS = (
         later(T.WrongRange, 1, "body", times=1),
         "tar header checksum: expected",
         PROMISED,
-        "parquet: column '__key__' of row group 0: damaged: the page at byte 4 has no header",
+        "damaged: the page at byte 4 has no header",
         error=al.FormatError,
         jsonl_error=al.StoreError,
         index=True,

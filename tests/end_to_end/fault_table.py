@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -126,26 +127,41 @@ def bound_s(network: al.NetworkPolicy) -> float:
 
 
 def render(sections: Mapping[str, Sequence[Row]]) -> str:
-    """The tables of the documentation."""
-    return "\n".join(f"## {title}\n\n{_table(rows)}" for title, rows in sections.items())
+    """The lists and tables of the documentation."""
+    return "\n".join(f"## {title}\n\n{_section(rows)}" for title, rows in sections.items())
 
 
-def _table(rows: Sequence[Row]) -> str:
-    lines = [
-        "| fault | tar | JSONL | Parquet | the error says |",
-        "|---|---|---|---|---|",
-    ]
+def _section(rows: Sequence[Row]) -> str:
+    """The faults without an error as a list, the others as a table, with a line for each outcome."""
+    recovered, failed = [], dict[str, list[str]]()
     for row in rows:
-        cells = [row.name, *(_outcome(row, kind) for kind in KINDS), _message(row)]
-        lines.append(f"| {' | '.join(cells)} |")
+        if {row.says(kind) for kind in KINDS} == {DELIVERED}:
+            recovered.append(f"- {row.name}")
+        else:
+            failed.setdefault(_outcome(row), []).append(row.name)
+    lines = ["Recovered:", "", *recovered]
+    if failed:
+        lines += ["", "| fault | outcome |", "|---|---|"]
+    lines += [f"| {'; '.join(names)} | {outcome} |" for outcome, names in failed.items()]
     return "\n".join(lines) + "\n"
 
 
-def _outcome(row: Row, kind: str) -> str:
+def _outcome(row: Row) -> str:
+    """What the user sees, with the formats where more than numbers differ."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    first: dict[str, tuple[str, str]] = {}
+    for kind in KINDS:
+        seen = _seen(row, kind)
+        kinds.setdefault(first.setdefault(re.sub(r"\d", "", str(seen)), seen), []).append(kind)
+    errors = {error for error, _ in kinds}
+    if len(errors) == 1:
+        return ": ".join(filter(None, (*errors, "; ".join(message for _, message in kinds))))
+    return "; ".join(f"{', '.join(names)}: {': '.join(filter(None, seen))}" for seen, names in kinds.items())
+
+
+def _seen(row: Row, kind: str) -> tuple[str, str]:
+    """The error and its message; no error if the samples are delivered."""
     says = row.says(kind)
-    return says if says in (DELIVERED, DAMAGED) else f"`{row.error_of(kind).__name__}`"
-
-
-def _message(row: Row) -> str:
-    says = dict.fromkeys(row.says(kind).strip(" ;") for kind in KINDS)
-    return "; ".join(text for text in says if text not in (DELIVERED, DAMAGED))
+    if says in (DELIVERED, DAMAGED):
+        return "", says
+    return f"`{row.error_of(kind).__name__}`", says.removesuffix(GAVE_UP)
