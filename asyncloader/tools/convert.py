@@ -113,7 +113,7 @@ def convert(
             earlier run of the same call. It gets ``shard-00000.tar`` and so on, their index
             ``asyncloader-index.json``, and ``.convert/`` with notes on the sources.
         to: ``"tar"`` or ``"jsonl"``, with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress; or
-            ``"parquet"``. For the values that each keeps see ``docs/reference/converting.md``.
+            ``"parquet"``. For the values that each keeps see ``docs/how-to/convert.md``.
         shard_size: Approximate size of a shard before compression, estimated from the first samples of some
             sources; all shards but one have the same number of samples. For files, the most bytes in a
             shard; a larger sample gets a shard of its own. The default of 256 MB is worth a request, and
