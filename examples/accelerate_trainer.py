@@ -53,7 +53,7 @@ def make_loader(folder: Path, options: argparse.Namespace, ranks: int) -> al.Dat
 
 
 class Progress:
-    """How far all ranks are; accelerate asks each of them, and saves what the first one says."""
+    """The progress of all ranks, since accelerate saves that of the first one for all."""
 
     def __init__(self, loader: al.DataLoader[Any], rank: int) -> None:
         self.loader, self.rank = loader, rank

@@ -24,7 +24,7 @@ def save(folder: Path, model: nn.Module, loader: al.DataLoader[Any]) -> None:
 
 
 def load(folder: Path, model: nn.Module, loader: al.DataLoader[Any]) -> None:
-    """Into as many ranks as there were."""
+    """Load into the same number of ranks."""
     dcp.load({"model": model, "loader": loader}, checkpoint_id=folder)
 
 

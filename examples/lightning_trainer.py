@@ -35,7 +35,7 @@ def as_tensors(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 class RanksLoader(al.DataLoader[Any]):
-    """One whose state is that of all ranks: Lightning asks each for its own, and saves what rank 0 says."""
+    """A loader whose state is that of all ranks, since Lightning saves the state of rank 0 alone."""
 
     def state_dict(self) -> dict[str, Any]:
         states: list[Any] = [None] * dist.get_world_size()

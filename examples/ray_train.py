@@ -91,14 +91,14 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def report(progress: dict[str, Any], net: nn.Module, loader: al.DataLoader[Any]) -> None:
-    """Hand one checkpoint of all workers to Ray Train, which any number of workers can load."""
+    """Report one checkpoint of all workers, which any number of workers can load."""
     states: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(states, loader.state_dict())
     metrics = {"loss": progress["losses"][-1], "loader": repr(loader)}
     if dist.get_rank() > 0:
         ray.train.report(metrics)
         return
-    # Of a map-style dataset the state of one rank does for all; it loads into as many.
+    # With a map-style dataset all ranks have the same state, and it loads into as many ranks.
     state = al.merge_states(states) if loader.lanes else states[0]
     with tempfile.TemporaryDirectory() as folder:
         saved = {"progress": progress, "net": net.state_dict(), "loader": state}

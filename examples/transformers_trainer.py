@@ -54,7 +54,7 @@ class Line(nn.Module):
 
 
 class LoaderTrainer(Trainer):
-    """Trains on a loader that is made already."""
+    """Trains on a loader that you have made."""
 
     def __init__(self, *, loader: al.DataLoader[Any], **options: Any) -> None:
         super().__init__(**options)
@@ -65,7 +65,7 @@ class LoaderTrainer(Trainer):
 
 
 class SavePosition(TrainerCallback):
-    """Puts the loader's position into each checkpoint, a file for each rank, as the last thing."""
+    """Saves the loader's position in each checkpoint, one file per rank, after everything else."""
 
     def on_save(self, args: Any, state: Any, control: Any, **now: Any) -> None:
         checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
