@@ -1,4 +1,4 @@
-"""Chunks that LitData's ``optimize`` has written, read as they are."""
+"""Chunks that LitData's ``optimize`` has written, read as they are: by asyncloader, and by LitData itself."""
 
 import tempfile
 
@@ -49,8 +49,29 @@ def tokens(folder):
     print(f"{len(loader)} batches of tokens, {tuple(inputs.shape)} {inputs.dtype}, {tuple(labels.shape)}")
 
 
+def theirs(folder):
+    from litdata import StreamingDataLoader, StreamingDataset
+
+    dataset = StreamingDataset(f"{folder}/images", shuffle=True, seed=0)
+    return StreamingDataLoader(dataset, batch_size=16, num_workers=2)
+
+
+def ours(folder):
+    dataset = al.from_litdata(f"{folder}/images").shuffle(1000, seed=0)
+    return al.DataLoader(dataset, batch_size=16, num_workers=2)
+
+
+def in_order(loader):
+    batches = list(loader)
+    order = torch.cat([batch["id"] for batch in batches]).argsort()
+    return torch.cat([batch["image"] for batch in batches])[order]
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         write(name)
         images(name)
         tokens(name)
+        read = in_order(ours(name))
+        assert torch.equal(read, in_order(theirs(name)))
+        print(f"{len(read)} samples, the same")

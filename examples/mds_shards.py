@@ -1,9 +1,10 @@
-"""Shards of MosaicML's streaming, read as they are."""
+"""Shards of MosaicML's streaming, read as they are: by asyncloader, and by streaming itself."""
 
 import json
 import tempfile
 
 import numpy as np
+import torch
 
 import asyncloader as al
 
@@ -23,6 +24,10 @@ def write(folder):
             for number in range(count):
                 tokens, meta = np.arange(number % 9 + 1, dtype="i4"), {"tags": ["red"] * (number % 3)}
                 writer.write({"id": number, "image": picture(number), "tokens": tokens, "meta": meta})
+    columns = {"id": "int", "tokens": "ndarray:int64:8"}
+    with MDSWriter(out=f"{folder}/blocks", columns=columns, size_limit=4096) as writer:
+        for number in range(200):
+            writer.write({"id": number, "tokens": np.arange(number, number + 8)})
 
 
 def picture(number):
@@ -55,8 +60,29 @@ def some_columns(folder):
     print(f"{len(loader)} batches of {sorted(next(iter(loader)))}")
 
 
+def theirs(folder):
+    from streaming import StreamingDataLoader, StreamingDataset
+
+    dataset = StreamingDataset(local=folder, split="blocks", batch_size=16, shuffle=True, shuffle_seed=0)
+    return StreamingDataLoader(dataset, batch_size=16, num_workers=2)
+
+
+def ours(folder):
+    dataset = al.from_mds(folder, split="blocks").shuffle(1000, seed=0)
+    return al.DataLoader(dataset, batch_size=16, num_workers=2)
+
+
+def in_order(loader):
+    batches = list(loader)
+    order = torch.cat([batch["id"] for batch in batches]).argsort()
+    return torch.cat([batch["tokens"] for batch in batches])[order]
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         write(name)
         train(name)
         some_columns(name)
+        tokens = in_order(ours(name))
+        assert torch.equal(tokens, in_order(theirs(name)))
+        print(f"{len(tokens)} samples, the same")

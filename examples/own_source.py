@@ -12,7 +12,7 @@ class Ticks(al.AsyncIterableDataset):
         self.count = count
 
     async def __aiter__(self):
-        topology = al.get_topology()  # asked before the first sample: which part is ours
+        topology = al.get_topology()  # which part is ours
         for number in topology.split(range(self.count)):
             await asyncio.sleep(0.001)
             yield {"number": number, "lane": topology.lane}

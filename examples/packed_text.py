@@ -32,7 +32,7 @@ def write_corpus(folder: Path) -> int:
 
 
 def end_documents(columns: dict[str, Any]) -> dict[str, Any]:
-    """An ``END`` behind each document."""
+    """An ``END`` after each document."""
     tokens = al.Ragged.of(columns["tokens"])
     offsets = tokens.offsets - tokens.offsets[0]
     ended = np.insert(np.asarray(tokens.flat), offsets[1:], END)

@@ -19,7 +19,7 @@ import asyncloader as al
 
 def stream(url: str, options: dict[str, Any], cache_dir: str | None, workers: int) -> None:
     dataset = al.from_urls(url, storage_options=options, cache_dir=cache_dir).shuffle(1000, seed=0)
-    # collate_fn=list: whatever the samples are, they need not stack.
+    # collate_fn=list: a batch is a list, so samples do not have to stack.
     with al.DataLoader(dataset, 64, num_workers=workers, collate_fn=list, progress=True) as loader:
         for _ in loader:
             pass  # train

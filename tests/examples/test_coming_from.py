@@ -19,8 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 OF_TORCH = {"coming_from_torch.py": r"^200 samples, the same\n13 batches, the same$"}
 OF_PEERS = {
     "coming_from_datasets.py": r"^133 samples, the same$",
-    "coming_from_litdata.py": r"^200 samples, the same$",
-    "coming_from_mosaic.py": r"^200 samples, the same$",
     "coming_from_ray.py": r"^200 samples, the same$",
     "coming_from_webdataset.py": r"^200 samples, the same$",
 }
@@ -28,11 +26,13 @@ OF_PEERS = {
 WITH_PEERS = {
     "litdata_chunks.py": (
         r"32 batches, images \(4, 8, 8, 3\), each once: True\n"
-        r"17 batches of tokens, \(8, 128\) torch\.int32, \(8, 128\)$"
+        r"17 batches of tokens, \(8, 128\) torch\.int32, \(8, 128\)\n"
+        r"500 samples, the same$"
     ),
     "mds_shards.py": (
         r"^26 batches, images \(8, 32, 32, 3\), each once: True\n"
-        r"10 batches of \['id', 'tokens', 'tokens_lengths'\]$"
+        r"10 batches of \['id', 'tokens', 'tokens_lengths'\]\n"
+        r"200 samples, the same$"
     ),
 }
 

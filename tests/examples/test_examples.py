@@ -59,6 +59,7 @@ SAYS = {
         r"read \d% of the bytes|read 1\d% of the bytes"
     ),
     "hugging_face.py": r"each once: True",
+    "images.py": r"10 batches of \(16, 3, 32, 32\) torch\.float32\nresumed with the same crops: True",
     "index_shards.py": (
         r"asyncloader-index.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
         r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
