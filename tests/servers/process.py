@@ -25,7 +25,7 @@ _LOOK_AGAIN_AFTER_S = 0.02
 
 def missing(what: str) -> NoReturn:
     """Skip the test for want of a server; fail it where all servers are to be there."""
-    reason = f"{what}: see docs/how-to/test-servers.md"
+    reason = f"{what}: see docs/CONTRIBUTING.md"
     if os.environ.get("ASYNCLOADER_REQUIRE_SERVERS") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
