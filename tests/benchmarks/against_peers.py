@@ -6,7 +6,8 @@ The rows of a workload run in turn, round by round, each pass in a fresh process
 that each sample came once; a row where one did not is shown as wrong, without its speed, and the command ends
 with 1. The peers are installed into an environment of their own, on top of this one. With --write the figures
 go to ``benchmarks.json`` in that folder, where those of other workloads stay, and the tables in
-``benchmarks.md`` and the plot ``benchmarks.svg`` are made anew out of all of them.
+``benchmarks.md`` and the plot ``benchmarks.svg`` are made anew out of all of them. All targets, and where the
+time went, are only printed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from _measure import machine
 from peers.environment import ROOT, make_environment
 from peers.plot import draw
-from peers.report import render, replace_section
+from peers.report import render, render_details, replace_section
 from peers.rounds import Runner
 from peers.workloads import WORKLOADS
 
@@ -47,7 +48,7 @@ def main() -> int:
         print(f"\n{name}", file=sys.stderr)
         rows = runner.run(WORKLOADS[name], lambda line: print(f"  {line}", file=sys.stderr))
         found = {name: {"command": command_of(name, options), **conditions, "rows": rows}}
-        print(f"\n{render(found)}", flush=True)
+        print(f"\n{render(found)}\n\n{render_details(WORKLOADS[name], rows)}", flush=True)
         if options.write:
             write(options.write, found)
         wrong |= any(run["wrong"] for row in rows for run in row["runs"])

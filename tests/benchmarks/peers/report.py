@@ -8,7 +8,7 @@ from .rounds import FIGURES, is_reached, median_of, ratio_to, reference_of
 from .rows import Goal, Workload
 from .workloads import WORKLOADS
 
-__all__ = ["BEGIN", "END", "render", "replace_section"]
+__all__ = ["BEGIN", "END", "render", "render_details", "replace_section"]
 
 BEGIN, END = "<!-- against peers: begin -->", "<!-- against peers: end -->"
 
@@ -34,8 +34,35 @@ _FIGURE_NAMES = {
 
 
 def render(results: dict[str, Any]) -> str:
-    """All workloads that have results, in the order of the table of workloads."""
-    return "\n\n".join(_workload(WORKLOADS[name], results[name]) for name in WORKLOADS if name in results)
+    """The tables of all workloads that have results, and the targets that were missed, for the page."""
+    found = {name: results[name] for name in WORKLOADS if name in results}
+    conditions = {_conditions(each) for each in found.values()}
+    # If all tables have the same, they are named once.
+    above = [f"All tables: {conditions.pop()}."] if len(conditions) == 1 else []
+    tables = [_workload(WORKLOADS[name], each, has_conditions=not above) for name, each in found.items()]
+    missed = [
+        _cells(WORKLOADS[name].title, *_goal(goal, each["rows"])[:3])
+        for name, each in found.items()
+        for goal in _goals(WORKLOADS[name], each["rows"])
+        if not is_reached(goal, each["rows"])[1]
+    ]
+    if missed:
+        head = [_cells("workload", "figure", "target", "found"), _cells(*4 * ["---"])]
+        about = "The target is the least for samples/s, and the most for times and memory."
+        tables.append("\n".join([f"### Missed targets\n\n{about}\n", *head, *missed]))
+    return "\n\n".join([*above, *tables])
+
+
+def render_details(workload: Workload, rows: list[dict[str, Any]]) -> str:
+    """What the page leaves out: all targets, and where the time went. Empty if nothing is known."""
+    goals = [_goal(goal, rows) for goal in _goals(workload, rows)]
+    if goals:
+        goals = [("figure", "target", "found", ""), ("---", "---", "---", "---"), *goals]
+    lines = [_cells(*goal) for goal in goals]
+    profiles = [line for row in rows if (line := _profile(row))]
+    if profiles:
+        lines += ["", "Where the time of the producers went, by `loader.report()`:", "", *profiles]
+    return "\n".join(lines).strip()
 
 
 def replace_section(document: str, section: str) -> str:
@@ -51,34 +78,35 @@ def replace_section(document: str, section: str) -> str:
     return f"{before}{BEGIN}\n\n{section}\n\n{END}{after}"
 
 
-def _workload(workload: Workload, found: dict[str, Any]) -> str:
+def _workload(workload: Workload, found: dict[str, Any], *, has_conditions: bool) -> str:
     rows = found["rows"]
     columns = _RESUMED if workload.resumes else _COLUMNS
-    heads = ["", "", *(head for _, head, _ in columns), "asyncloader to it"]
-    goals = [_goal(goal, rows) for goal in workload.goals if _has(goal, rows)]
-    if goals:
-        goals = ["", "| what is wanted | bound | found | |", "|---|---|---|---|", *goals]
-    profiles = [line for row in rows if (line := _profile(row))]
-    if profiles:
-        profiles = ["\nWhere the time of those who make the batches goes, by `loader.report()`:\n", *profiles]
-    rounds = len(rows[0]["runs"])
+    heads = ["", *(head for _, head, _ in columns), "ratio"]
+    conditions = f"; {_conditions(found)}" if has_conditions else ""
+    return "\n".join(
+        [
+            f"### {workload.title}\n\n{workload.about}\n",
+            f"{_cells(*heads)}\n{_cells(*['---'] * len(heads))}",
+            *(_row(row, rows, columns, workload.figure) for row in rows),
+            f"\n`{found['command']}`{conditions}",
+        ]
+    )
+
+
+def _conditions(found: dict[str, Any]) -> str:
+    rounds = len(found["rows"][0]["runs"])
     conditions = [
-        f"`{found['command']}`",
         f"commit {found['commit']}",
         found["machine"],
         f"medians of {rounds} rounds" if rounds > 1 else "one round",
         *([] if found["scale"] == 1 else [f"only {found['scale']:g} of the samples"]),
     ]
-    return "\n".join(
-        [
-            f"### {workload.title}\n\n{workload.about}\n",
-            f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}",
-            *(_row(row, rows, columns, workload.figure) for row in rows),
-            *goals,
-            *profiles,
-            f"\n{'; '.join(conditions)}.",
-        ]
-    )
+    return "; ".join(conditions)
+
+
+def _cells(*cells: str) -> str:
+    """A line of a table; without spaces around the cells, since the lines are long enough."""
+    return f"|{'|'.join(cells)}|"
 
 
 def _row(
@@ -98,7 +126,7 @@ def _row(
         ratio = None if reference in (None, row) else ratio_to(reference, [row], by)
         # How many times as good.
         cells.append("" if ratio is None else f"{ratio if FIGURES[by] else 1 / ratio:.2f}x")
-    return f"| {row['name']} | {row['setting']} | {' | '.join(cells)} |"
+    return _cells(row["label"], *cells)
 
 
 def _profile(row: dict[str, Any]) -> str:
@@ -108,19 +136,21 @@ def _profile(row: dict[str, Any]) -> str:
     return f"- {row['name']}, {row['setting']}: {told}" if told else ""
 
 
-def _has(goal: Goal, rows: list[dict[str, Any]]) -> bool:
-    """Whether it can be told: without the peers it cannot."""
-    return {goal.row, *goal.others} <= {row["label"] for row in rows}
+def _goals(workload: Workload, rows: list[dict[str, Any]]) -> list[Goal]:
+    """The goals whose rows were measured: without the peers, some were not."""
+    labels = {row["label"] for row in rows}
+    return [goal for goal in workload.goals if {goal.row, *goal.others} <= labels]
 
 
-def _goal(goal: Goal, rows: list[dict[str, Any]]) -> str:
+def _goal(goal: Goal, rows: list[dict[str, Any]]) -> tuple[str, str, str, str]:
+    """What is compared, the bound, what was found, and whether that is enough."""
     found, reached = is_reached(goal, rows)
     if len(goal.others) > 2:
-        beside = f"to the best of {len(goal.others)} others"
+        beside = f"vs the best of {len(goal.others)} others"
     else:
-        beside = f"to {' or '.join(goal.others)}" if goal.others else "in s"
+        beside = f"vs {' or '.join(goal.others)}" if goal.others else "in s"
     if goal.extra:
-        beside += f", and {goal.extra:g} MB"
+        beside += f" + {goal.extra:g} MB"
     shown = "-" if found is None else f"{found:.2f}"
-    what = f"{goal.row}: {_FIGURE_NAMES[goal.figure]}, {beside}"
-    return f"| {what} | {goal.bound:.2f} | {shown} | {'reached' if reached else 'missed'} |"
+    what = f"{goal.row}: {_FIGURE_NAMES[goal.figure]} {beside}"
+    return what, f"{goal.bound:.2f}", shown, "reached" if reached else "missed"

@@ -72,7 +72,7 @@ _MUCH = tuple(
 WORKLOADS = {
     "tar-local": Workload(
         "Tar on disk",
-        "1 GB in 32 shards, samples of 100 KB handed on as bytes in batches of 64, out of the page cache.",
+        "1 GB in 32 shards in the page cache: samples of 100 KB as bytes, in batches of 64.",
         "bodies",
         (*_LOCAL, *limits_of("local", "page_cache", "memcpy")),
         (
@@ -98,8 +98,8 @@ WORKLOADS = {
     ),
     "tar-far": Workload(
         "Tar from far away",
-        "The same shards from a server that waits 50 ms before the first byte of each answer and sends each\n"
-        "connection at most 40 MB/s. asyncloader has 0 or 2 workers, the others 8.",
+        "The same shards from a server that waits 50 ms before each answer and sends at most 40 MB/s on a\n"
+        "connection. asyncloader has 0 or 2 workers, the others 8.",
         "bodies",
         _FAR,
         (
@@ -112,15 +112,14 @@ WORKLOADS = {
     ),
     "distance": Workload(
         "Near and far",
-        "The same server with 5, 50 and 200 ms to the first byte, and 4 GB. At 200 ms the number of bytes\n"
-        "in flight is the limit, which `memory_limit` bounds: hence its default.",
+        "asyncloader alone, 4 GB from that server with 5, 50 and 200 ms.",
         "bodies",
         _DISTANCES,
         (Goal(_DISTANCES[2].label, "samples_s", 0.8, (_DISTANCES[0].label,)),),
     ),
     "images": Workload(
         "Images",
-        "3,200 JPEGs of 100 KB in local tar, decoded with Pillow, resized to 224 by 224 and stacked.",
+        "3,200 JPEGs of 100 KB from local tar, decoded with Pillow, resized to 224 by 224 and stacked.",
         "images",
         _IMAGES,
         tuple(
@@ -129,10 +128,8 @@ WORKLOADS = {
     ),
     "tokens": Workload(
         "Padded tokens",
-        "120,000 sequences of int32 with lognormal lengths (mean 200, from 16 to 2,048) on local disk, in\n"
-        "batches of 64 padded to their longest: Parquet, JSON Lines with zstd, and LitData's chunks.\n"
-        "asyncloader decodes Parquet ahead on a thread, so that without workers both processors are at work\n"
-        "already; with JSON Lines, where the interpreter's lock is held, workers have more to gain.",
+        "120,000 sequences of int32 on local disk with lognormal lengths (mean 200, from 16 to 2,048), in\n"
+        "batches of 64 padded to the longest. JSON Lines are compressed with zstd.",
         "tokens",
         _TOKENS,
         (
@@ -151,7 +148,7 @@ WORKLOADS = {
     ),
     "tiny-tar": Workload(
         "Tiny samples in tar",
-        "100,000 samples on local disk, a number and a label in a member each, in lists of 256.",
+        "100,000 samples on local disk, a number and a label each, in lists of 256.",
         "tiny tar",
         _TINY_TAR,
         (Goal(OURS_0, "samples_s", 3.0, (f"{TARFILE}, 0 workers",)),),
@@ -172,8 +169,7 @@ WORKLOADS = {
     ),
     "resume": Workload(
         "Resuming in the middle",
-        "The tar over HTTP again, stopped after half of the samples; another process loads the state and\n"
-        "reads the rest. Exactly once is checked over both.",
+        "Tar over HTTP, stopped after half of the samples; another process reads the rest.",
         "bodies",
         _RESUME,
         (
@@ -185,7 +181,7 @@ WORKLOADS = {
     ),
     "much": Workload(
         "Ten times as much",
-        "1 and 10 GB from nginx on loopback, the same shards under other names.",
+        "1 and 10 GB from nginx on loopback. The ratio is that of peak memory.",
         "bodies",
         _MUCH,
         tuple(
