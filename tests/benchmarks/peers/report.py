@@ -81,7 +81,7 @@ def replace_section(document: str, section: str) -> str:
 def _workload(workload: Workload, found: dict[str, Any], *, has_conditions: bool) -> str:
     rows = found["rows"]
     columns = _RESUMED if workload.resumes else _COLUMNS
-    heads = ["", *(head for _, head, _ in columns), "ratio"]
+    heads = ["loader", *(head for _, head, _ in columns), "ratio"]
     conditions = f"; {_conditions(found)}" if has_conditions else ""
     return "\n".join(
         [
