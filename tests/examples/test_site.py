@@ -72,6 +72,12 @@ def test_links_out_of_the_pages_lead_to_the_code_host(site: Path) -> None:
     assert 'href="tutorial/"' in (site / "index.html").read_text()
 
 
+def test_the_first_page_shows_the_plot_of_the_benchmarks_and_a_report(site: Path) -> None:
+    shown = re.findall(r'<img [^>]*src="([^"#]+)', (site / "index.html").read_text())
+    assert shown == ["benchmarks.svg", "images/report-light.png", "images/report-dark.png"]
+    assert all((site / picture).is_file() for picture in shown)
+
+
 def test_a_link_to_a_heading_that_is_not_there_ends_the_build(tmp_path: Path) -> None:
     # As the site is built, but of two pages instead of all.
     pages = tmp_path / "docs"
