@@ -1,4 +1,4 @@
-"""No docstring, comment or message uses a word that this project has given up for a plainer one."""
+"""No docstring, comment, message or page uses a word that this project has given up for a plainer one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "asyncloader"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "asyncloader"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"(`+)[^`]+?\1")
+_TARGET = re.compile(r"\]\([^)]*\)|<!--.*?-->")
+
 #: What is not written any more, as regular expressions, and what is written in its place.
 GIVEN_UP = {
     r"\bresting\b": "idle",
@@ -47,11 +54,22 @@ def texts_of(source: str) -> list[tuple[int, str]]:
     ]
 
 
-def given_up(source: str) -> list[str]:
-    """The places in a module's text that use a word which was given up."""
+def prose_of(page: str) -> list[tuple[int, str]]:
+    """Each paragraph, list or table of a page, with its line. Code and the targets of links are left out."""
+    page = _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), page)
+    page = _CODE.sub(lambda code: "code" + "\n" * code[0].count("\n"), page)
+    page = _TARGET.sub("]", page)
+    return [
+        (page.count("\n", 0, part.start()) + 1, " ".join(part[0].split()))
+        for part in re.finditer(r"(?:[^\n]+\n?)+", page)
+    ]
+
+
+def given_up(texts: list[tuple[int, str]]) -> list[str]:
+    """The places in texts that use a word which was given up."""
     return [
         f"{line}: {found[0].strip()!r} ({instead}) in: {text[max(found.start() - 40, 0) : found.end() + 40]}"
-        for line, text in texts_of(source)
+        for line, text in texts
         for pattern, instead in GIVEN_UP.items()
         for found in re.finditer(pattern, text, re.IGNORECASE)
     ]
@@ -61,13 +79,29 @@ def given_up(source: str) -> list[str]:
     "module", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
 )
 def test_text_of_the_package_uses_no_word_that_was_given_up(module: Path) -> None:
-    assert given_up(module.read_text()) == []
+    assert given_up(texts_of(module.read_text())) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_of_the_pages_uses_no_word_that_was_given_up(page: Path) -> None:
+    assert given_up(prose_of(page.read_text())) == []
 
 
 def test_words_are_found_in_docstrings_comments_and_messages() -> None:
     source = '"""Whoever\nreads."""\nlest = 1  # lest it waits\nraise ValueError(f"{url} cannot be had")\n'
-    assert [place.split(" in: ")[0] for place in given_up(source)] == [
+    assert [place.split(" in: ")[0] for place in given_up(texts_of(source))] == [
         "1: 'Whoever' (a noun: the caller, the consumer, the worker)",
         "3: 'lest' (so that ... not, or: otherwise)",
         "4: 'cannot be had' (is available, unavailable, was read)",
+    ]
+
+
+def test_words_are_found_in_prose_and_not_in_code() -> None:
+    prose = "# Whoever\n\nRead `lest`, [dear](lest.md)\nand cannot\nbe had.\n\n"
+    page = prose + "```python\nlest = 1\n```\n\n| lest |\n"
+    assert [place.split(" in: ")[0] for place in given_up(prose_of(page))] == [
+        "1: 'Whoever' (a noun: the caller, the consumer, the worker)",
+        "3: 'dear' (expensive)",
+        "3: 'cannot be had' (is available, unavailable, was read)",
+        "11: 'lest' (so that ... not, or: otherwise)",
     ]
