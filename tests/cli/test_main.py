@@ -203,7 +203,7 @@ _LINES = [
 
 @pytest.mark.parametrize(("page", "line"), _LINES)
 def test_command_lines_in_the_pages_are_right(page: str, line: str) -> None:
-    _, *arguments = shlex.split(line.removeprefix("$ ").partition(" > ")[0])
+    _, *arguments = shlex.split(line.removeprefix("$ ").partition(" > ")[0], comments=True)
     make_parser(arguments[0]).parse_args(arguments)
 
 

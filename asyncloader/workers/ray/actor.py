@@ -173,7 +173,7 @@ class LaneWorker:
         except ImportError as error:
             error.add_note(
                 "while loading the job: what a dataset names must be importable on the node, such as by "
-                'RayWorkers(runtime_env={"working_dir": "."})'
+                'ray.init(runtime_env={"working_dir": "."})'
             )
             return self._failed(error)
         except BaseException as error:
