@@ -267,7 +267,8 @@ def imported_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """What this process has imported beside the standard library and this package: name, path, attributes."""
     known = {*sys.stdlib_module_names, __name__.partition(".")[0], "__main__", "__mp_main__"}
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] not in known and isinstance(module, ModuleType):
+        # Not isinstance(): cffi's libraries pass for modules, and are none.
+        if name.partition(".")[0] not in known and issubclass(type(module), ModuleType):
             held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
             path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
             if path:

@@ -53,6 +53,10 @@ def test_workers_come_from_a_fork_of_a_process_in_which_nothing_has_begun(printe
     """Also where it has imported much, and used the threads of numeric libraries."""
     text = """
 import numpy, PIL.Image, pyarrow.parquet, obstore
+class LooksLikeAModule:  # as what cffi makes of a library
+    __slots__ = ()
+    __class__ = property(lambda self: type(os))
+sys.modules["looks.like"] = LooksLikeAModule()
 model = torch.nn.Linear(1000, 1000)
 model(torch.ones(1000, 1000)).sum().backward
 numpy.ones((500, 500)) @ numpy.ones((500, 500))
