@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 from ..errors import StoreError
 from ..flow.engine import opened
@@ -19,18 +19,6 @@ from .folder import HEADER_BYTES, MARK_BYTES, READ_ONLY, STRETCH_BYTES, SUMS_BYT
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound="_Closable | None")
-
-
-def _close(found: _Closable | None) -> None:
-    if found is not None:
-        found.close()
 
 
 class Descriptor:
@@ -67,13 +55,12 @@ class Descriptor:
         """Run ``work(...)`` in a thread, this file being open. If cancelled, the thread still finishes it."""
         return await asyncio.shield(self._begin(partial(work, *args, **kwargs)))
 
-    async def acquire(self, work: Callable[[], C], give_up: Callable[[C], object] = _close) -> C:
+    async def acquire(self, work: Callable[[], T], give_up: Callable[[T], object]) -> T:
         """What ``work()`` opens in a thread, while this file is kept open.
 
         Args:
             work: Cannot be stopped.
-            give_up: If this is cancelled, called with what ``work`` has opened, while this file is still
-                open; closes it by default.
+            give_up: Closes what ``work`` has opened if this is cancelled, while this file is still open.
         """
         self.share()
         opening = self._begin(work)
@@ -145,49 +132,46 @@ class Sums:
         return [digest for name in algorithms if (digest := open_digest(name)) is not None]
 
 
-class Stretches:
-    """Reads a file, and returns only bytes that match their checksum.
+def read_stretches(number: int, header: Header, start: int, stop: int) -> list[Buffer]:
+    """Bytes of the shard in a file, from stretches that are filled; only those that match their checksum.
 
     Args:
+        number: The descriptor of the file.
         header: Of the file.
+        start: Offset in the shard.
+        stop: Likewise, behind the last byte.
+
+    Raises:
+        DamagedCopyError: A stretch is not what was written, or missing.
+        OSError: The disk cannot read it.
     """
+    algorithm = "crc32c" if header.crc32c and has_crc32c() else "crc32"
+    first = start - start % STRETCH_BYTES
+    sums = os.pread(number, _sums_at(stop - 1) + SUMS_BYTES - _sums_at(first), _sums_at(first))
+    chunks: list[Buffer] = []
+    for begin in range(first, stop, STRETCH_BYTES):
+        stretch = _read_stretch(number, header, begin)
+        at = _sums_at(begin) - _sums_at(first) + _ALGORITHMS.index(algorithm) * _SUM_BYTES
+        digest = open_digest(algorithm)
+        assert digest is not None, "has_crc32c has found it"
+        digest.update(stretch)
+        if digest.digest() != sums[at : at + _SUM_BYTES]:
+            raise DamagedCopyError
+        low, high = max(start - begin, 0), min(stop - begin, len(stretch))
+        chunks.append(stretch if high - low == len(stretch) else memoryview(stretch)[low:high])
+    return chunks
 
-    def __init__(self, header: Header) -> None:
-        self._header = header
-        self._algorithm = "crc32c" if header.crc32c and has_crc32c() else "crc32"
 
-    def read(self, number: int, start: int, stop: int) -> list[Buffer]:
-        """Bytes of the shard, from stretches that are filled.
-
-        Raises:
-            DamagedCopyError: A stretch is not what was written, or missing.
-            OSError: The disk cannot read it.
-        """
-        first = start - start % STRETCH_BYTES
-        sums = os.pread(number, _sums_at(stop - 1) + SUMS_BYTES - _sums_at(first), _sums_at(first))
-        chunks: list[Buffer] = []
-        for begin in range(first, stop, STRETCH_BYTES):
-            stretch = self._read_stretch(number, begin)
-            at = _sums_at(begin) - _sums_at(first) + _ALGORITHMS.index(self._algorithm) * _SUM_BYTES
-            digest = open_digest(self._algorithm)
-            assert digest is not None, "has_crc32c has found it"
-            digest.update(stretch)
-            if digest.digest() != sums[at : at + _SUM_BYTES]:
-                raise DamagedCopyError
-            low, high = max(start - begin, 0), min(stop - begin, len(stretch))
-            chunks.append(stretch if high - low == len(stretch) else memoryview(stretch)[low:high])
-        return chunks
-
-    def _read_stretch(self, number: int, begin: int) -> bytes:
-        stop = min(begin + STRETCH_BYTES, self._header.size)
-        stretch = b""
-        while len(stretch) < stop - begin:
-            offset = begin + len(stretch)
-            read = os.pread(number, stop - offset, self._header.begin + offset)
-            if not read:
-                raise DamagedCopyError
-            stretch = stretch + read if stretch else read
-        return stretch
+def _read_stretch(number: int, header: Header, begin: int) -> bytes:
+    stop = min(begin + STRETCH_BYTES, header.size)
+    stretch = b""
+    while len(stretch) < stop - begin:
+        offset = begin + len(stretch)
+        read = os.pread(number, stop - offset, header.begin + offset)
+        if not read:
+            raise DamagedCopyError
+        stretch = stretch + read if stretch else read
+    return stretch
 
 
 def _sums_at(offset: int) -> int:
@@ -207,10 +191,10 @@ def check_steps(number: int, header: Header) -> Iterator[bool | None]:
     Raises:
         OSError: The disk cannot read it.
     """
-    sha256, stretches = hashlib.sha256(), Stretches(header)
+    sha256 = hashlib.sha256()
     try:
         for begin in range(0, header.size, _READ_BYTES):
-            for chunk in stretches.read(number, begin, min(begin + _READ_BYTES, header.size)):
+            for chunk in read_stretches(number, header, begin, min(begin + _READ_BYTES, header.size)):
                 sha256.update(chunk)
             if not (begin + _READ_BYTES) % _CHECK_BYTES:
                 yield None
@@ -270,13 +254,13 @@ class Copy:
 
     Attributes:
         header: What the file contains; None before there is one.
+        file: Open once there is a header.
         filled: How many bytes are available.
         growing: Whether more may come.
     """
 
     header: Header | None = None
     file: Descriptor
-    _stretches: Stretches
 
     def __init__(self) -> None:
         self.filled = 0
@@ -315,15 +299,6 @@ class Copy:
             self.check()
         return self.header is not None
 
-    async def read(self, start: int, stop: int) -> list[Buffer]:
-        """Bytes of the shard that are available.
-
-        Raises:
-            DamagedCopyError: The file does not contain what was written to it.
-            OSError: The disk cannot read it.
-        """
-        return await self.file.run(self._stretches.read, self.file.number, start, stop)
-
     async def wait_change(self) -> None:
         """Wait until there are more bytes, or it has ended."""
         await self._changed.wait()
@@ -340,7 +315,7 @@ class Copy:
 
     def open(self, file: Descriptor, header: Header) -> None:
         """Its bytes are in this file, or are going to be."""
-        self.file, self.header, self._stretches = file.share(), header, Stretches(header)
+        self.file, self.header = file.share(), header
         if header.state is CopyState.COMPLETE:
             self.end(whole=True)
         self._wake()

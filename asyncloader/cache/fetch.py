@@ -186,9 +186,6 @@ class Download:
         """This download, as the store of its shard."""
         return self
 
-    def hedges_of(self, url: str) -> None:
-        """None: a download is ahead of its readers."""
-
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         """The answer of the remote store; the first one waits until there is room for the shard."""
@@ -412,9 +409,7 @@ class Cache:
                     or not wanted.loads
                 ):
                     return
-                found = await self._root.acquire(
-                    partial(claim, self._folder, wanted.identity), partial(give_up, self._folder)
-                )
+                found = await self._acquire(partial(claim, self._folder, wanted.identity))
                 if found is None:
                     return
                 file = stack.enter_context(closing(Descriptor(found.number, self._root)))
@@ -423,6 +418,10 @@ class Cache:
                     return
             # Not while holding a turn: a process that is stopped must not keep our own downloads waiting.
             await self._follow(wanted, copy, file)
+
+    async def _acquire(self, work: Callable[[], CachedFile | None]) -> CachedFile | None:
+        """A file of the folder, which a thread opens; closed if this is cancelled."""
+        return await self._root.acquire(work, partial(give_up, self._folder))
 
     # --- shards on disk ---
 
@@ -435,7 +434,7 @@ class Cache:
             verifies: Verify the file if this run has not; otherwise such a file is left alone.
         """
         bad: list[str] = []
-        found = await self._root.acquire(partial(self._find, wanted, bad))
+        found = await self._acquire(partial(self._find, wanted, bad))
         for name in bad:
             self._report_bad(wanted.url, name)
         if found is None or found.header is None:

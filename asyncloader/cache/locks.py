@@ -112,7 +112,7 @@ def withdraw(folder: CacheFolder, found: CachedFile, last_word: Header) -> None:
 
 
 def give_up(folder: CacheFolder, claimed: CachedFile | None) -> None:
-    """Close a file whose claim was cancelled; a new file is removed."""
+    """Close a file whose opening was cancelled; one that this process was to fill is removed."""
     if claimed is None:
         return
     try:

@@ -9,14 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
-from ..errors import StoreError
 from ..quantity import parse_bytes
-from ..stores.pacing import Hedges
 from ..stores.reading import StoresByUrl
 from ..stores.store import BUFFER_BYTES, Body, CacheSetting, Store, clip
 from ..stores.urls import scheme_of
 from ..types import Buffer
-from .copy import Copy, DamagedCopyError
+from .copy import Copy, DamagedCopyError, read_stretches
 from .fetch import Cache
 from .folder import STRETCH_BYTES
 
@@ -42,10 +40,6 @@ class CachedStores:
             return store
         self.cache.open()
         return CachedStore(store, self.cache, self.lane)
-
-    def hedges_of(self, url: str) -> Hedges | None:
-        """None: reads from disk are not hedged."""
-        return None
 
 
 @dataclass(eq=False, repr=False)
@@ -122,10 +116,9 @@ class CachedStore:
 
     async def _piece(self, copy: Copy, url: str, start: int, stop: int) -> list[Buffer]:
         """Bytes of the copy; none if the disk cannot read them, or they are damaged."""
+        assert copy.header is not None, "it was opened"
         try:
-            return await copy.read(start, stop)
-        except StoreError:
-            raise
+            return await copy.file.run(read_stretches, copy.file.number, copy.header, start, stop)
         except DamagedCopyError:
             await self.cache.put_aside(url, copy)
         except OSError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TypeAlias
 
 from ..flow.budget import Reservation
@@ -148,7 +147,8 @@ class Lookahead:
         if shard is None:
             return None
         span = shard.spans[0]
-        size = self._part_bytes(shard, span)
+        first, later = part_sizes(self._budget.share_bytes)
+        size = min(first if shard.total is None else later, span.stop - span.start)
         reserved = size if shard.plan is None else max(size, _LEAST_PART_BYTES)
         is_needed = shard is self.window[0] and not shard.parts and not shard.sent
         if not self._budget.take(reserved, is_needed=is_needed):
@@ -180,28 +180,21 @@ class Lookahead:
         shard.total = stop if body.total is None else body.total
         if is_whole:
             part.stop = min(shard.stop, shard.total)
-            self._ask(shard, [])
+            self.ask(shard, [])
         elif shard.plan is None:
             part.stop = min(stop, shard.stop)
-            self._ask(shard, [Span(min(stop, shard.total), min(shard.stop, shard.total))])
+            self.ask(shard, [Span(min(stop, shard.total), min(shard.stop, shard.total))])
         else:
-            self._ask(shard, shard.spans)
-
-    def ask(self, shard: ShardRead, span: Span) -> None:
-        """The plan of ``shard`` needs these bytes."""
-        self._ask(shard, [span])
+            self.ask(shard, shard.spans)
 
     def planned(self, shard: ShardRead, layout: Layout) -> None:
         """The plan of ``shard`` has decided what to read."""
         shard.layout = layout
         shard.is_planning = False
-        self._ask(shard, layout.spans)
+        self.ask(shard, layout.spans)
 
-    def release(self, part: ShardPart, size: int) -> None:
-        """``size`` bytes of ``part`` were passed on."""
-        self._budget.free(part.hand_over(size))
-
-    def _ask(self, shard: ShardRead, spans: Iterable[Span]) -> None:
+    def ask(self, shard: ShardRead, spans: Iterable[Span]) -> None:
+        """These bytes of ``shard`` are to be requested next, as far as it has them."""
         total = NO_END if shard.total is None else shard.total
         shard.spans = deque(
             Span(start, min(stop, total)) for start, stop in spans if start < min(stop, total)
@@ -211,29 +204,23 @@ class Lookahead:
         for shard in self.window:
             if shard.wants_part:
                 return shard
-        while len(self.window) < MOST_SHARDS_AHEAD and self._plans_ahead() < _MOST_PLANS_AHEAD:
-            for url, wanted in islice(self._waiting, 1):
-                if isinstance(wanted, int):
-                    wanted = Span(wanted, NO_END)
-                if isinstance(wanted, Span):
-                    shard = ShardRead(url, deque([wanted]), start=wanted.start, stop=wanted.stop)
-                else:
-                    shard = ShardRead(url, plan=wanted, is_planning=True)
-                self.window.append(shard)
-                self.begun.append(shard)
-                if shard.wants_part:
-                    return shard
-                break
+        while len(self.window) < MOST_SHARDS_AHEAD:
+            if sum(shard.is_planning for shard in self.window) >= _MOST_PLANS_AHEAD:
+                return None
+            if (following := next(self._waiting, None)) is None:
+                return None
+            url, wanted = following
+            if isinstance(wanted, int):
+                wanted = Span(wanted, NO_END)
+            if isinstance(wanted, Span):
+                shard = ShardRead(url, deque([wanted]), start=wanted.start, stop=wanted.stop)
             else:
-                break
+                shard = ShardRead(url, plan=wanted, is_planning=True)
+            self.window.append(shard)
+            self.begun.append(shard)
+            if shard.wants_part:
+                return shard
         return None
-
-    def _plans_ahead(self) -> int:
-        return sum(shard.is_planning for shard in self.window)
-
-    def _part_bytes(self, shard: ShardRead, span: Span) -> int:
-        first, later = part_sizes(self._budget.share_bytes)
-        return min(first if shard.total is None else later, span.stop - span.start)
 
 
 def part_sizes(share_bytes: int) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from ..observe.tracing import Flying, Traffic
 from ..types import Answer, Buffer, Layout, Planning, Span
 from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
+from .network import NetworkStore
 from .pacing import Hedges
 from .store import NO_END, Body, Buffers, FileSpan, Store, clip, closed_on_error, piece_bytes_of
 from .urls import origin_of, redact
@@ -69,7 +70,13 @@ class ShardChunks(Channel[Buffer | FileSpan]):
             StoreError: A file cannot be read.
         """
         while not self._span:
-            received = self._receive(timeout_s)
+            waits = not len(self)
+            began_s = perf_counter()
+            try:
+                received = super().receive(timeout_s)
+            finally:
+                if waits:
+                    self._waited(self.stopwatch.waited(STORE, began_s))
             self._received()
             if not isinstance(received, FileSpan):
                 return received
@@ -90,15 +97,6 @@ class ShardChunks(Channel[Buffer | FileSpan]):
         self.is_cut = self.is_cut or len(self) > 0 or not self._finished
         super().close()
         self._received()
-
-    def _receive(self, timeout_s: float | None) -> Buffer | FileSpan:
-        if len(self):
-            return super().receive(timeout_s)
-        began_s = perf_counter()
-        try:
-            return super().receive(timeout_s)
-        finally:
-            self._waited(self.stopwatch.waited(STORE, began_s))
 
 
 @dataclass(eq=False, repr=False)
@@ -268,10 +266,6 @@ class StoresByUrl(Protocol):
         """The store that serves ``url``."""
         ...
 
-    def hedges_of(self, url: str) -> Hedges | None:
-        """What decides on hedges for ``url``; None where there are none."""
-        ...
-
 
 async def read_shards(
     stores: StoresByUrl,
@@ -376,7 +370,8 @@ class _ShardReader:
     async def _fetch(self, shard: ShardRead, part: ShardPart) -> None:
         try:
             store = await self._stores.of(shard.url)
-            hedges = self._stores.hedges_of(shard.url)
+            # Reads from disks are not hedged, nor those of a cache.
+            hedges = store.hedges if isinstance(store, NetworkStore) else None
             flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
             opened = partial(self._opened, shard, part, flying)
             fetch = Fetch(store, hedges, shard, part, opened, partial(self._pass_on, shard, part))
@@ -489,7 +484,7 @@ class _ShardReader:
             if part.error is not None:
                 self._end(shard, part.error)
                 return
-            self._lookahead.release(part, part.reserved)
+            self._budget.free(part.hand_over(part.reserved))
             shard.parts.popleft()
         if not shard.wants_part and not shard.has_ended:
             self._end(shard)
@@ -530,7 +525,7 @@ class _ShardReader:
     async def _bring(self, shard: ShardRead, span: Span) -> bytes:
         """The bytes of ``span``, up to the end of the shard."""
         asked = self._asked[shard] = Channel[None](1)
-        self._lookahead.ask(shard, span)
+        self._lookahead.ask(shard, [span])
         self._advance(shard)
         self._changed.set()
         with suppress(EndOfChannel):

@@ -13,7 +13,7 @@ from ..observe.statistics import NetworkCounts
 from ..observe.tracing import Traffic
 from .local import LocalStore
 from .network import NetworkStore
-from .pacing import Hedges, RetryBudget
+from .pacing import RetryBudget
 from .store import Access, NetworkPolicy, Store
 from .urls import SCHEMES, Scheme, origin_of, scheme_of
 
@@ -155,21 +155,13 @@ class Stores:
                 self._stores[key] = await self._open(*key)
             return self._stores[key]
 
-    def hedges_of(self, url: str) -> Hedges | None:
-        """What decides on hedges for ``url``, once its store was opened; None for local files."""
-        store = self._stores.get((scheme_of(url), origin_of(url)))
-        return store.hedges if isinstance(store, NetworkStore) else None
-
     async def _open(self, scheme: Scheme, place: str) -> LocalStore | NetworkStore:
         if scheme.is_local:
             return LocalStore()
-        access, client = self.access, await self._client(scheme, place)
-        return NetworkStore(client, access.network, self._budget, self.counts, self.traffic, access.renew)
-
-    async def _client(self, scheme: Scheme, place: str) -> Store:
-        key = scheme.backend, "" if scheme.has_one_client else place
+        access, key = self.access, (scheme.backend, "" if scheme.has_one_client else place)
         if key not in self._clients:
-            options, network = options_of(scheme, self.access.options), self.access.network
-            client = backend_of(scheme).open_store(scheme.name, place, options, network)
-            self._clients[key] = await self.resources.enter_async_context(client)
-        return self._clients[key]
+            options = options_of(scheme, access.options)
+            opening = backend_of(scheme).open_store(scheme.name, place, options, access.network)
+            self._clients[key] = await self.resources.enter_async_context(opening)
+        client = self._clients[key]
+        return NetworkStore(client, access.network, self._budget, self.counts, self.traffic, access.renew)

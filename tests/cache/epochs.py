@@ -67,9 +67,6 @@ class Epoch:
                 self._store = http if self._digests is None else _Promising(http, self._digests)
         return self._store
 
-    def hedges_of(self, url: str) -> None:
-        return None
-
     def next_shard(self) -> bytes:
         chunks, content = self.out.receive(20), bytearray()
         try:

@@ -85,8 +85,8 @@ class Play:
                 return False
             stop = min(part.stop, self.totals[int(shard.url)])
             self.handed_on.append((int(shard.url), part.start, stop))
-            self.rule.release(part, stop - part.start)
-            self.rule.release(part, part.reserved)
+            self.claim.free(part.hand_over(stop - part.start))
+            self.claim.free(part.hand_over(part.reserved))
             shard.parts.popleft()
         else:
             self.rule.window.popleft()
@@ -191,7 +191,7 @@ class PlannedPlay(Play):
         ):
             part = shard.parts.popleft()
             self.shown[int(shard.url)] += content_of(Span(part.start, part.stop), total)
-            self.rule.release(part, part.reserved)
+            self.claim.free(part.hand_over(part.reserved))
             if not shard.parts and not shard.wants_part:
                 self._step(shard, Answer(bytes(self.shown[int(shard.url)]), total, shard.etag))
 
@@ -203,7 +203,7 @@ class PlannedPlay(Play):
         except StopIteration as end:
             self.rule.planned(shard, end.value)
         else:
-            self.rule.ask(shard, span)
+            self.rule.ask(shard, [span])
         self.top_up()
 
 

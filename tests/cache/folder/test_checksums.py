@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.cache.copy import DamagedCopyError, Stretches, Sums, has_crc32c
+from asyncloader.cache.copy import DamagedCopyError, Sums, has_crc32c, read_stretches
 from asyncloader.cache.folder import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, CopyState, Header
 
 SIZE = 3 * STRETCH_BYTES + 777
@@ -42,13 +42,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @given(st.integers(0, SIZE - 1), st.integers(1, SIZE))
 def test_any_range_of_a_sound_file_is_read_as_it_is(filled: int, start: int, length: int) -> None:
     stop = min(start + length, SIZE)
-    assert b"".join(Stretches(HEADER).read(filled, start, stop)) == CONTENT[start:stop]
+    assert b"".join(read_stretches(filled, HEADER, start, stop)) == CONTENT[start:stop]
 
 
 @pytest.mark.parametrize("chunk_bytes", [STRETCH_BYTES - 1, STRETCH_BYTES, 2 * STRETCH_BYTES + 1, SIZE])
 def test_how_the_bytes_come_does_not_matter(tmp_path: Path, chunk_bytes: int) -> None:
     number = fill(tmp_path / "file", HEADER, chunk_bytes)
-    assert b"".join(Stretches(HEADER).read(number, 0, SIZE)) == CONTENT
+    assert b"".join(read_stretches(number, HEADER, 0, SIZE)) == CONTENT
     os.close(number)
 
 
@@ -58,16 +58,15 @@ def test_how_the_bytes_come_does_not_matter(tmp_path: Path, chunk_bytes: int) ->
 def test_one_flipped_bit_is_seen_by_who_reads_its_stretch_and_by_nobody_else(tmp_path: Path, at: int) -> None:
     number = fill(tmp_path / "file")
     os.pwrite(number, bytes([CONTENT[at] ^ 1]), HEADER.begin + at)
-    stretches = Stretches(HEADER)
     for begin in range(0, SIZE, STRETCH_BYTES):
         stop = min(begin + STRETCH_BYTES, SIZE)
         if begin <= at < stop:
             with pytest.raises(DamagedCopyError):
-                stretches.read(number, begin, begin + 1)
+                read_stretches(number, HEADER, begin, begin + 1)
             with pytest.raises(DamagedCopyError):
-                stretches.read(number, 0, SIZE)
+                read_stretches(number, HEADER, 0, SIZE)
         else:
-            assert b"".join(stretches.read(number, begin, stop)) == CONTENT[begin:stop]
+            assert b"".join(read_stretches(number, HEADER, begin, stop)) == CONTENT[begin:stop]
     os.close(number)
 
 
@@ -75,10 +74,10 @@ def test_a_file_that_ends_before_and_a_lost_table_are_damage(tmp_path: Path) -> 
     number = fill(tmp_path / "file")
     os.truncate(number, HEADER.file_bytes - 1)
     with pytest.raises(DamagedCopyError):
-        Stretches(HEADER).read(number, SIZE - 2, SIZE - 1)
+        read_stretches(number, HEADER, SIZE - 2, SIZE - 1)
     os.pwrite(number, bytes(HEADER_BYTES), HEADER_BYTES)
     with pytest.raises(DamagedCopyError):
-        Stretches(HEADER).read(number, 0, 1)
+        read_stretches(number, HEADER, 0, 1)
     os.close(number)
 
 
@@ -92,13 +91,13 @@ def test_who_lacks_crc32c_reads_what_others_fill_and_the_other_way(
     one = fill(tmp_path / "one", one_header)
     files = ((both, HEADER), (one, one_header))
     for number, header in files:
-        assert b"".join(Stretches(header).read(number, 5, SIZE)) == CONTENT[5:]
+        assert b"".join(read_stretches(number, header, 5, SIZE)) == CONTENT[5:]
     monkeypatch.undo()
-    assert b"".join(Stretches(one_header).read(one, 5, SIZE)) == CONTENT[5:]
+    assert b"".join(read_stretches(one, one_header, 5, SIZE)) == CONTENT[5:]
     for number, header in files:
         os.pwrite(number, b"?", header.begin + 9)
         with pytest.raises(DamagedCopyError):
-            Stretches(header).read(number, 9, 10)
+            read_stretches(number, header, 9, 10)
         os.close(number)
 
 
