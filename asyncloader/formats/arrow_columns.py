@@ -70,13 +70,15 @@ def pyarrow_errors(what: str, sample: int | None = None) -> Iterator[None]:
         raise FormatError(f"{what} cannot be read: {how}", sample=sample) from error
 
 
-def integers(array: Any) -> NDArray[Any]:
-    """The numbers of an array of integers, ``(n,)`` of their own dtype; nulls have any value."""
-    return _stored(array, np.dtype(str(array.type)))
+def stored(array: Any, dtype: np.dtype[Any] | None = None, more: int = 0) -> NDArray[Any]:
+    """The numbers in the array's own memory, one for each entry and ``more``; nulls have any value.
 
-
-def _stored(array: Any, dtype: np.dtype[Any], more: int = 0) -> NDArray[Any]:
-    """The numbers in the array's own memory, one for each entry and ``more``."""
+    Args:
+        array: Of integers, unless a dtype is given.
+        dtype: Of the numbers in its memory.
+        more: How many there are beyond those of its entries.
+    """
+    dtype = np.dtype(str(array.type)) if dtype is None else dtype
     buffer, count = array.buffers()[1], len(array) + more
     if buffer is None or not len(array):
         return np.zeros(count, dtype)
@@ -99,9 +101,9 @@ def lengths(array: Any) -> NDArray[np.int64]:
     kind = str(array.type)
     if kind.removeprefix("large_").partition("<")[0] in ("string", "binary", "list"):
         offsets = np.dtype(np.int64 if kind.startswith("large") else np.int32)
-        found = np.diff(_stored(array, offsets, more=1))
+        found = np.diff(stored(array, offsets, more=1))
     else:
-        found = integers(array.value_lengths())
+        found = stored(array.value_lengths())
     return np.where(is_null(array), 0, found).astype(np.int64)
 
 
@@ -113,14 +115,6 @@ def _unpacked(buffer: Any, array: Any) -> NDArray[np.bool_]:
     unpacked = np.unpackbits(np.frombuffer(buffer, np.uint8, last - first, first), bitorder="little")
     begin = array.offset - 8 * first
     return unpacked[begin : begin + len(array)].view(np.bool_)
-
-
-def field_of(array: Any) -> Column:
-    """The field of a block for a ``pyarrow.Array``: its column, which keeps its type despite nulls."""
-    column = column_of(array)
-    if isinstance(column, list) and not isinstance(like := column_of(array.slice(0, 0)), list):
-        return WithNulls(column, like)
-    return column
 
 
 def tensors_of(array: Any, shape: tuple[int | None, ...]) -> Column:
@@ -145,26 +139,28 @@ def column_of(array: Any) -> Column:
 
     Arrays are read-only even if pyarrow's memory is writable, since other samples are in it too.
     """
-    return read_only(_column_of(array))
-
-
-def _column_of(array: Any) -> Column:
     pa = arrow()
     if getattr(array.type, "extension_name", "") == "arrow.fixed_shape_tensor":
-        return _of_tensors(array)
+        return read_only(_of_tensors(array))
     array = _plain(array)
     kind = array.type
     if (dtype := _dtype_of(kind)) is not None:
-        return _numbers(array, dtype)
+        values = stored(array, dtype)
+        # NumPy's dates and times have 64 bits.
+        if pa.types.is_date32(kind):
+            values = values.astype("datetime64[D]")
+        elif pa.types.is_time32(kind):
+            values = values.astype(f"timedelta64[{kind.unit}]")
+        return read_only(_with_nulls(array, values))
     if pa.types.is_boolean(kind):
-        return _with_nulls(array, bits(array))
+        return read_only(_with_nulls(array, bits(array)))
     for is_kind, convert in _CONVERTED:
         # Older versions of pyarrow lack some types.
         if hasattr(pa.types, is_kind) and getattr(pa.types, is_kind)(kind):
-            return convert(array)
+            return read_only(convert(array))
     # Strings, bytes, decimals, unions, intervals, and a column of nothing but nulls.
-    values: list[Any] = array.to_pylist()
-    return values
+    entries: list[Any] = array.to_pylist()
+    return entries
 
 
 def _plain(array: Any) -> Any:
@@ -196,16 +192,6 @@ def _dtype_of(kind: Any) -> np.dtype[Any] | None:
     if types.is_duration(kind) or types.is_time64(kind):
         return np.dtype(f"timedelta64[{kind.unit}]")
     return np.dtype("int32") if types.is_time32(kind) else None
-
-
-def _numbers(array: Any, dtype: np.dtype[Any]) -> Column:
-    values, types = _stored(array, dtype), arrow().types
-    # NumPy's dates and times have 64 bits.
-    if types.is_date32(array.type):
-        values = values.astype("datetime64[D]")
-    elif types.is_time32(array.type):
-        values = values.astype(f"timedelta64[{array.type.unit}]")
-    return _with_nulls(array, values)
 
 
 def _with_nulls(array: Any, values: Column) -> Column:
@@ -260,7 +246,7 @@ def _of_shape(array: Any, shape: tuple[int | None, ...]) -> Column:
 def _of_list(array: Any) -> Column:
     if array.null_count:
         return _of_view(array)
-    offsets = integers(array.offsets).astype(np.int64)
+    offsets = stored(array.offsets).astype(np.int64)
     start, stop = int(offsets[0]), int(offsets[-1])
     return _sequences(array, array.values.slice(start, stop - start), offsets - start)
 
@@ -311,7 +297,7 @@ def _of_struct(array: Any) -> Column:
 
 
 def _of_map(array: Any) -> Column:
-    offsets = integers(array.offsets).astype(np.int64)
+    offsets = stored(array.offsets).astype(np.int64)
     start, stop = int(offsets[0]), int(offsets[-1])
     keys, items = (column_of(each.slice(start, stop - start)) for each in (array.keys, array.items))
     pairs = list(zip(keys, items, strict=True))
@@ -379,17 +365,17 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
     if types.is_dictionary(kind):
         # One more entry, for nulls.
         of_values = np.append(_row_bytes(array.dictionary), 0)
-        places = np.where(is_null(array.indices), len(of_values) - 1, integers(array.indices))
+        places = np.where(is_null(array.indices), len(of_values) - 1, stored(array.indices))
         taken: NDArray[np.int64] = of_values[places]
         return taken
     if isinstance(array, pa.RunEndEncodedArray):
-        edges = np.clip(integers(array.run_ends).astype(np.int64) - array.offset, 0, len(array))
+        edges = np.clip(stored(array.run_ends).astype(np.int64) - array.offset, 0, len(array))
         return np.repeat(_row_bytes(array.values), np.diff(edges, prepend=0))
     if types.is_struct(kind):
         return sum(map(_row_bytes, array.flatten()), np.zeros(len(array), np.int64))
     if types.is_map(kind):  # which have no value_lengths
         ends = np.append(0, np.cumsum(_row_bytes(array.keys) + _row_bytes(array.items)))
-        of_maps: NDArray[np.int64] = np.diff(ends[integers(array.offsets)])
+        of_maps: NDArray[np.int64] = np.diff(ends[stored(array.offsets)])
         return of_maps + _ENTRY_BYTES
     if _is_view(kind) and not hasattr(array, "value_lengths"):  # each view of a string begins with its length
         sizes = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
@@ -427,7 +413,7 @@ class Features:
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def field_of(self, name: str, array: Any) -> Column:
-        """The field of a block for a column's ``pyarrow.Array``.
+        """The field of a block for a column's ``pyarrow.Array``; it keeps its type despite nulls.
 
         Raises:
             FormatError: An entry does not have the shape in the schema's metadata.
@@ -440,10 +426,13 @@ class Features:
                     f"column {name!r}: expected arrays of shape {shape}, as datasets has noted in the "
                     f"schema, found {error}"
                 ) from error
-        column = field_of(array)
-        if name in self.files and isinstance(column, list):
+        column = column_of(array)
+        if not isinstance(column, list):
+            return column
+        if name in self.files:
             return [_without_null_path(value) for value in column]
-        return column
+        like = column_of(array.slice(0, 0))
+        return column if isinstance(like, list) else WithNulls(column, like)
 
 
 def features_of(schema: Any) -> Features:

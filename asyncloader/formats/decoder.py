@@ -317,6 +317,19 @@ _MOST_FOOTER_BYTES = 256 << 20
 _LENGTH_BYTES = 4
 
 
+def bring(head: Answer, span: Span) -> Generator[Span, Answer, bytes]:
+    """Bytes of a shard, in a plan; only those behind the ones in ``head`` are requested."""
+    content = head.content[span.start : span.stop]
+    begin = span.start + len(content)
+    return content + (yield Span(begin, span.stop)).content if begin < span.stop else content
+
+
+def bring_end(end: bytes, length: int, size: int) -> Generator[Span, Answer, bytes]:
+    """The last ``size`` bytes of a shard of that length, in a plan; ``end`` has the last ones of them."""
+    begin, there = max(length - size, 0), length - len(end)
+    return (yield Span(begin, there)).content + end if begin < there else end[begin - there :]
+
+
 def read_footer(name: str, magic: bytes, head: Answer, spec: ShardSpec) -> Generator[Span, Answer, bytes]:
     """Read the footer, which stands before its length and the magic at the very end.
 
@@ -337,8 +350,8 @@ def read_footer(name: str, magic: bytes, head: Answer, spec: ShardSpec) -> Gener
     length = head.length
     end = head.content
     if length > len(end):
-        begin = length - min(max(length >> 6, _LEAST_END_BYTES), _MOST_END_BYTES)
-        end = (yield Span(max(begin, 0), length)).content
+        size = min(max(length >> 6, _LEAST_END_BYTES), _MOST_END_BYTES)
+        end = yield from bring_end(b"", length, size)
     tail_bytes = _LENGTH_BYTES + len(magic)
     if not end.endswith(magic) or length < tail_bytes + len(magic):
         raise FormatError(
@@ -357,10 +370,7 @@ def read_footer(name: str, magic: bytes, head: Answer, spec: ShardSpec) -> Gener
             f"{name}: the footer has {footer_bytes} bytes; at most {_MOST_FOOTER_BYTES} are read",
             offset=length,
         )
-    begin = length - tail_bytes - footer_bytes
-    if begin < length - len(end):
-        end = (yield Span(begin, length - len(end))).content + end
-    footer = end[begin - length :]
+    footer = yield from bring_end(end, length, tail_bytes + footer_bytes)
     spec.keep(head, footer)
     return footer
 

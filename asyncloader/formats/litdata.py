@@ -19,7 +19,7 @@ from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .arrow import plan_arrow
 from .compression import SIGNATURE_BYTES, SniffingDecoder, compression_of
-from .decoder import Decoder, ShardSpec
+from .decoder import Decoder, ShardSpec, bring
 from .images import decode_image, decode_tiff, jpeg_array
 from .litdata_chunks import FIELD, MAGIC, Tokens, decode_compressed, plan_frames, samples_decoder
 from .litdata_values import Tree, flat_dtype, leaf_of, parse_tree
@@ -251,9 +251,7 @@ def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start
                 error.offset += inside.start
             raise
         span = Span(asked.start + inside.start, min(asked.stop + inside.start, inside.stop))
-        content = known.content[span.start : span.stop]
-        if len(content) < span.stop - span.start:
-            content = (yield span).content
+        content = yield from bring(known, span)
         answer = Answer(content, inside.stop - inside.start, known.version)
 
 

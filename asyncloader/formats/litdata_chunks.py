@@ -19,7 +19,7 @@ from ..blocks import Block, Column, offsets_of
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .compression import Decompressor
-from .decoder import Decoder, ShardSpec, check_reached, check_unpacked, most_unpacked
+from .decoder import Decoder, ShardSpec, bring, check_reached, check_unpacked, most_unpacked
 from .litdata_values import Leaf, Tree, column_of, leaf_of
 from .offsets import Decode, OffsetTable, SamplesDecoder, Values, field_edges, view_of
 
@@ -137,11 +137,9 @@ def plan_frames(head: Answer, decode: Decode, spec: ShardSpec) -> Planning:
     Raises:
         FormatError: The directory is damaged.
     """
-    content = head.content
-    size = _directory_bytes(content, head.length)
-    if size > len(content):
-        content += (yield Span(len(content), size)).content
-    bounds, frames = _parse(content[:size], size, head.length)
+    size = _directory_bytes(head.content, head.length)
+    content = yield from bring(head, Span(0, size))
+    bounds, frames = _parse(content, size, head.length)
     count = len(bounds) - 1
     start, stop = spec.start_sample, count if spec.stop_sample is None else min(spec.stop_sample, count)
     check_reached(count, start)

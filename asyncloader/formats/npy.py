@@ -24,7 +24,7 @@ from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .compression import describe_whole
-from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, check_reached
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, bring, check_reached
 from .selection import choose_names
 
 _MAGIC = b"\x93NUMPY"
@@ -533,10 +533,8 @@ def check_held(what: str, arrays: Sequence[ArrayRows]) -> None:
 
 
 def _read_header(head: Answer) -> Generator[Span, Answer, ArrayHeader]:
-    content = head.content
-    size = header_bytes(content, "npy")
-    if len(content) < min(size, head.length):
-        content += (yield Span(len(content), min(size, head.length))).content
+    size = min(header_bytes(head.content, "npy"), head.length)
+    content = yield from bring(head, Span(0, size))
     return parse_rows_header(content, "npy")
 
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from . import npy
-from .decoder import HeldSpans, ShardSpec, describe_bytes
+from .decoder import HeldSpans, ShardSpec, bring, bring_end, describe_bytes
 from .selection import choose_names
 
 Asking: TypeAlias = Generator[Span, Answer, bytes]
@@ -118,7 +118,7 @@ def _read_end(head: Answer, spec: ShardSpec) -> Asking:
         return kept
     length = head.length
     end = head.content if length == len(head.content) else b""
-    end = yield from _bring_end(end, length, _END_BYTES + _END_64_BYTES + _MOST_COMMENT_BYTES)
+    end = yield from bring_end(end, length, _END_BYTES + _END_64_BYTES + _MOST_COMMENT_BYTES)
     place = end.rfind(_END_MAGIC)
     if place < 0 or len(end) - place < _END_BYTES:
         raise FormatError(
@@ -138,17 +138,9 @@ def _read_end(head: Answer, spec: ShardSpec) -> Asking:
     size = len(end) - place + _END_64_BYTES + directory_bytes
     if len(end) - place > _END_BYTES:  # a comment, whose beginning may be anywhere in the end
         size = max(size, len(end))
-    end = yield from _bring_end(end, length, size)
+    end = yield from bring_end(end, length, size)
     spec.keep(head, end)
     return end
-
-
-def _bring_end(end: bytes, length: int, size: int) -> Asking:
-    """The last ``size`` bytes of a shard; ``end`` has the last ones of them."""
-    begin, there = max(length - size, 0), length - len(end)
-    if begin < there:
-        return (yield Span(begin, there)).content + end
-    return end[begin - there :]
 
 
 def _check_member(entry: zipfile.ZipInfo) -> None:
@@ -260,7 +252,7 @@ def _open(field: str, entry: zipfile.ZipInfo, head: Answer) -> Generator[Span, A
         )
     begin = entry.header_offset
     size = _LOCAL.size + len(_raw_name(entry)) + _MORE_BYTES + npy.HEAD_BYTES
-    start = yield from _bring(head, Span(begin, min(begin + size, head.length)))
+    start = yield from bring(head, Span(begin, min(begin + size, head.length)))
     body = locate(entry, start, head.length)
     start = start[body.start - begin :][: entry.compress_size]
     plain = yield from _bring_header(entry, head, body, start)
@@ -298,7 +290,7 @@ def _bring_header(entry: zipfile.ZipInfo, head: Answer, body: Span, start: bytes
                 f"{what}: damaged: {len(start)} deflated bytes hold no header", offset=body.start
             )
         more = Span(body.start + len(start), min(body.start + max(size, 2 * len(start)), body.stop))
-        start += yield from _bring(head, more)
+        start += yield from bring(head, more)
 
 
 def _check_rows(members: Sequence[_ArrayMember]) -> int:
@@ -357,13 +349,6 @@ def _pieces(
     return [
         (row, number, Span(begin, end)) for row, begin, end in zip(rows, bounds, bounds[1:], strict=False)
     ]
-
-
-def _bring(head: Answer, span: Span) -> Asking:
-    """Bytes of the shard; a span within ``head`` is not requested."""
-    if span.stop <= len(head.content) or span.start >= span.stop:
-        return head.content[span.start : span.stop]
-    return (yield span).content
 
 
 def _what(entry: zipfile.ZipInfo) -> str:

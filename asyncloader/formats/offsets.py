@@ -28,6 +28,7 @@ from .decoder import (
     Decoder,
     PassOver,
     ShardSpec,
+    bring,
     check_reached,
     describe_bytes,
     most_unpacked,
@@ -394,7 +395,7 @@ def _read_table(name: str, head: Answer, spec: ShardSpec) -> Generator[Span, Ans
             f"{name}: truncated: the first sample should begin at byte {begin}, the shard has {head.length}",
             offset=head.length,
         )
-    content += (yield Span(len(content), begin)).content
+    content = yield from bring(head, Span(0, begin))
     spec.keep(head, content)
     return parse_table(name, content)
 

@@ -10,7 +10,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial, reduce
 from itertools import combinations
 from operator import and_
@@ -31,7 +31,7 @@ from .decoder import (
     merge,
     read_footer,
 )
-from .parquet_guard import ColumnChunk, GroupChunks, check_pages, parse_footer
+from .parquet_guard import ColumnChunk, RowGroup, check_pages, parse_footer
 from .selection import Choice, choose, pick
 
 # Each additional column of floats doubles how often the statistics are evaluated.
@@ -109,28 +109,6 @@ _SMALL_GROUP_BYTES = 32 << 20
 _MOST_EXPANDED_BYTES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """A row group to be read.
-
-    Attributes:
-        index: Its number in the shard.
-        first: Row in the shard of its first row.
-        rows: How many rows it has.
-        chunks: The chunks of its wanted columns.
-    """
-
-    index: int
-    first: int
-    rows: int
-    chunks: tuple[ColumnChunk, ...]
-
-    @property
-    def decoded_bytes(self) -> int:
-        """About how many bytes its wanted columns take, by the footer."""
-        return sum(chunk.decoded_bytes for chunk in self.chunks)
-
-
 class ParquetDecoder(Decoder):
     """Decode row groups as their chunks come.
 
@@ -163,26 +141,23 @@ class ParquetDecoder(Decoder):
         self._file.feed(chunk)
         while self._groups and self._groups[0][1] <= self._file.fed:
             group, complete = self._groups.popleft()
-            yield from self._decode_group(group)
+            first = group.first
+            with pyarrow_errors(f"parquet: row group {group.index}", group.first):
+                for batch in self._batches(group):
+                    yield from pick(batch, first, self._start, self._choice)
+                    first += len(batch)
+            if first != group.first + group.rows:
+                raise FormatError(
+                    f"parquet: damaged: expected {group.rows} rows in row group {group.index}, found "
+                    f"{first - group.first}",
+                    sample=first,
+                )
             self._file.drop(complete)
 
     def _decode_end(self) -> Iterator[Block]:
         yield from self._decode(b"")  # row groups without a byte
         if self._groups:
             raise FormatError("parquet: truncated within a row group", sample=self._groups[0][0].first)
-
-    def _decode_group(self, group: RowGroup) -> Iterator[Block]:
-        first = group.first
-        with pyarrow_errors(f"parquet: row group {group.index}", group.first):
-            for batch in self._batches(group):
-                yield from pick(batch, first, self._start, self._choice)
-                first += len(batch)
-        if first != group.first + group.rows:
-            raise FormatError(
-                f"parquet: damaged: expected {group.rows} rows in row group {group.index}, found "
-                f"{first - group.first}",
-                sample=first,
-            )
 
     def _batches(self, group: RowGroup) -> Iterator[Any]:
         """The batches of a row group: as many rows at a time as fit a block, estimated from those before.
@@ -265,17 +240,16 @@ def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) 
     choice = choose(selection, schema)
     kept = None if choice.filters is None else kept_by_statistics(footer, schema, choice)
     padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(parsed.created_by) else 0
-    spans, groups = [], []
-    first = 0
-    for index, group in enumerate(parsed.groups):
-        is_wanted = first < wanted.stop and first + group.rows > wanted.start
-        if is_wanted and group.rows and (kept is None or index in kept):
-            chunks = _chunks_of(group, index, choice)
-            _check_chunks(chunks, index, length - len(footer))
+    spans, groups, rows = [], [], 0
+    for group in parsed.groups:
+        rows = group.first + group.rows
+        is_wanted = group.first < wanted.stop and rows > wanted.start
+        if is_wanted and group.rows and (kept is None or group.index in kept):
+            chunks = _chunks_of(group, choice)
+            _check_chunks(chunks, group.index, length - len(footer))
             spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
-            groups.append(RowGroup(index, first, group.rows, tuple(chunks)))
-        first += group.rows
-    check_reached(first, wanted.start, "rows")
+            groups.append(replace(group, chunks=chunks))
+    check_reached(rows, wanted.start, "rows")
     merged, complete = merge(spans)
     decoder = partial(
         ParquetDecoder,
@@ -285,7 +259,7 @@ def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) 
         choice,
         wanted.start,
     )
-    return Layout(tuple(merged), decoder, samples=first, class_names=choice.features.class_names)
+    return Layout(tuple(merged), decoder, samples=rows, class_names=choice.features.class_names)
 
 
 def _metadata_of(footer: bytes) -> tuple[Any, Any]:
@@ -310,10 +284,12 @@ def _check_head(start: bytes, length: int) -> None:
     raise FormatError(f"parquet: expected the magic {_MAGIC!r}, found {start[:4]!r}{hint}", offset=0)
 
 
-def _chunks_of(group: GroupChunks, index: int, choice: Choice) -> list[ColumnChunk]:
+def _chunks_of(group: RowGroup, choice: Choice) -> list[ColumnChunk]:
     """The chunks that pyarrow will read."""
     if any(chunk.path is None for chunk in group.chunks):
-        raise FormatError(f"parquet: columns of row group {index} are encrypted, which is not supported")
+        raise FormatError(
+            f"parquet: columns of row group {group.index} are encrypted, which is not supported"
+        )
     prefixes = tuple(f"{name}." for name in choice.read)
     chunks = [chunk for chunk in group.chunks if f"{chunk.path}.".startswith(prefixes)]
     return [chunk for chunk in chunks if chunk.stop > chunk.start or chunk.is_encrypted]

@@ -189,18 +189,32 @@ class ColumnChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupChunks:
-    """A row group: its number of rows, and its chunks."""
+class RowGroup:
+    """A row group.
 
+    Attributes:
+        index: Its number in the shard.
+        first: Row in the shard of its first row.
+        rows: How many rows it has.
+        chunks: Those of its columns; of one that is read, of the wanted ones.
+    """
+
+    index: int
+    first: int
     rows: int
     chunks: list[ColumnChunk]
+
+    @property
+    def decoded_bytes(self) -> int:
+        """About how many bytes its columns take, by the footer."""
+        return sum(chunk.decoded_bytes for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetFooter:
     """The row groups, and the name of the writer."""
 
-    groups: list[GroupChunks]
+    groups: list[RowGroup]
     created_by: str
 
 
@@ -210,16 +224,20 @@ def parse_footer(content: bytes) -> ParquetFooter:
     Raises:
         FormatError: It is damaged.
     """
+    groups: list[RowGroup] = []
+    first = 0
     try:
         found = Compact(content).struct(_FOOTER)
-        groups = [GroupChunks(each[3], list(map(_chunk_of, each[1]))) for each in found.get(4, ())]
+        for index, each in enumerate(found.get(4, ())):
+            groups.append(RowGroup(index, first, each[3], [*map(_chunk_of, each[1])]))
+            first += each[3]
     except KeyError as error:
         raise FormatError(f"parquet: damaged: the footer lacks field {error.args[0]} of a struct") from error
     except ThriftError as error:
         raise FormatError(f"parquet: damaged: the footer cannot be read: {error}") from error
-    for number, each in enumerate(groups):
-        if each.rows < 0:
-            raise FormatError(f"parquet: damaged: row group {number} claims {each.rows} rows")
+    for group in groups:
+        if group.rows < 0:
+            raise FormatError(f"parquet: damaged: row group {group.index} claims {group.rows} rows")
     return ParquetFooter(groups, found.get(6, ""))
 
 

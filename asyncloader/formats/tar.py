@@ -134,17 +134,16 @@ class SampleGroups:
         if self._block_bytes >= MAX_BLOCK_BYTES or len(self._samples) >= MAX_BLOCK_SAMPLES:
             self.full = True
 
-    def take_block(self) -> Block | None:
-        """The complete samples as a block, or None if there are none."""
-        if not self._samples:
-            return None
-        block = Rows(self._samples, OffsetTrail(self.first, self._ends if self.restartable else None))
-        self.first += len(self._samples)
-        self._samples = []
-        self._ends = []
-        self._block_bytes = 0
-        self.full = False
-        return block
+    def take(self) -> Iterator[Block]:
+        """The complete samples as a block, if there are any."""
+        if self._samples:
+            block = Rows(self._samples, OffsetTrail(self.first, self._ends if self.restartable else None))
+            self.first += len(self._samples)
+            self._samples = []
+            self._ends = []
+            self._block_bytes = 0
+            self.full = False
+            yield block
 
 
 _REGULAR = frozenset((b"0", b"\0", b"7", b"S"))
@@ -383,10 +382,10 @@ class TarDecoder(Decoder):
                     at += -need + (need & 511)
                     need = send(b"")
                 if samples.full:
-                    yield from self._take()
+                    yield from samples.take()
             self._need = need
         except FormatError as error:
-            yield from self._take()
+            yield from samples.take()
             self._locate(error)
             raise
         self._many = samples.index >= before + _MANY
@@ -394,7 +393,7 @@ class TarDecoder(Decoder):
         if at < size:
             # A view pins the chunk instead of copying the piece now and again in the join.
             self._hold(memoryview(chunk)[at:] if size - at > BLOCK else bytes(chunk[at:]))
-        yield from self._take()
+        yield from samples.take()
 
     def _read_members(self, chunk: bytes | memoryview, at: int) -> Generator[Block, None, int]:
         """Read many small samples at once; where to go on in ``chunk``, which is ``at`` if there are few."""
@@ -406,7 +405,7 @@ class TarDecoder(Decoder):
             return at
         offset = samples.header_offset - at - BLOCK
         samples.close_sample(samples.header_offset)
-        yield from self._take()
+        yield from samples.take()
         stop = len(keys) * width
         bodies = [bytes(chunk[at : at + size]) for at, size in zip(begins[:stop], sizes, strict=False)]
         rows = zip(keys, *(bodies[nth::width] for nth in range(width)), strict=True)
@@ -450,7 +449,7 @@ class TarDecoder(Decoder):
 
     def _decode_end(self) -> Iterator[Block]:
         samples = self._samples
-        yield from self._take()
+        yield from samples.take()
         rest = b"".join(self._pieces) if self._need == BLOCK else b""
         if samples.ended and not rest.strip(b"\0"):
             return
@@ -465,10 +464,6 @@ class TarDecoder(Decoder):
             error.offset = self._fed
         self._locate(error)
         raise error
-
-    def _take(self) -> Iterator[Block]:
-        if (block := self._samples.take_block()) is not None:
-            yield block
 
     def _locate(self, error: FormatError) -> None:
         if error.offset is None:

@@ -16,8 +16,8 @@ from columnar_files import plain, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.blocks import Columns, OffsetTrail, Ragged, WithNulls, columns_of, join
-from asyncloader.formats.arrow_columns import column_of, field_of
+from asyncloader.blocks import Column, Columns, OffsetTrail, Ragged, WithNulls, columns_of, join
+from asyncloader.formats.arrow_columns import Features, column_of
 
 NUMBERS = [
     "int8",
@@ -32,6 +32,10 @@ NUMBERS = [
     "double",
     "halffloat",
 ]
+
+
+def field_of(array: pa.Array) -> Column:
+    return Features().field_of("x", array)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
