@@ -21,6 +21,7 @@ from servers import run_moto
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.pieces import Cut
 from asyncloader.shards.expectations import Expected
 from asyncloader.shards.index_building import update_index
 from asyncloader.shards.index_check import ShardCheck
@@ -236,7 +237,7 @@ def check_reading(
     for at in range(start, len(CONTENT), 7):
         chunks.send_nowait(memoryview(CONTENT)[at : at + 7])
     chunks.finish()
-    passed = ShardCheck("s.tar", expected, {"byte": start, "sample": 1}).watch(chunks)
+    passed = ShardCheck("s.tar", expected, Cut(1, byte=start)).watch(chunks)
     assert b"".join(passed) == CONTENT[start:]
 
 
@@ -283,7 +284,7 @@ def test_an_index_and_a_store_that_disagree_are_told_before_the_first_byte() -> 
     )
     chunks.send(CONTENT)
     with pytest.raises(al.StoreError, match=rf"index promises the sha256 .* the store {OTHER.hex()}"):
-        next(ShardCheck("s.tar", SOUND, {}).watch(chunks))
+        next(ShardCheck("s.tar", SOUND).watch(chunks))
 
 
 # --- writing ---

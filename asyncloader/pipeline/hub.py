@@ -130,15 +130,15 @@ def _find(
         folder = _folder(name, revision)
         try:
             # All files are listed: a folder without files of data is no error.
-            (listing,) = look([folder], access.options, network=access.network).listings
+            (match,) = look([folder], access.options, network=access.network).matches
         except StoreError as error:
             # There may be no conversion, or only that; one of the two has to exist.
             if error.status != HTTPStatus.NOT_FOUND or (revision == revisions[-1] and not there):
                 raise
             continue
-        sets = arrange((url.removeprefix(folder) for url in listing.urls), revision)
+        sets = arrange((url.removeprefix(folder) for url in match.urls), revision)
         if paths := sets.find(config, split):
-            lengths = {shard.url: shard.size for shard in listing.shards}
+            lengths = dict(zip(match.urls, match.sizes or (), strict=True))
             return {url: lengths[url] for url in (folder + path for path in paths)}
         there.append((revision, sets))
         if config is None and sets.files and sets.meant(None) is None:

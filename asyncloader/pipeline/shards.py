@@ -521,7 +521,7 @@ class Shards:
         """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])
         counts = self.selection.filters is None
-        check = ShardCheck(url, self._check(shard), cut.start, stop=cut.stop, counts=counts, index=self.index)
+        check = ShardCheck(url, self._check(shard), cut, counts=counts, index=self.index)
 
         def pass_over(error: FormatError) -> None:
             assert attempts is not None and error.sample is not None

@@ -240,11 +240,6 @@ class Cut:
     byte: int = 0
     stop_byte: int | None = None
 
-    @property
-    def start(self) -> Mapping[str, int]:
-        """The first sample that is wanted, and the byte from which on the shard is read."""
-        return {"sample": self.first, "byte": self.byte}
-
 
 def cut_piece(
     piece: Piece,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..errors import StoreError, drop_frames
 from ..formats import check_format
-from ..stores.expanding import IsShard, Match, expand_home
+from ..stores.expanding import IsShard, expand_home
 from ..stores.globs import folder_before
 from ..stores.local import length_of
 from ..stores.names import Braces, ShardNames
@@ -162,14 +162,14 @@ def _found_beside(found: FoundShards, is_shard: IsShard, web: index_lookup.Entri
             if (entries := read(path)) is not None:
                 index_lookup.check_complete(entries, match, is_shard)
     told = [(np.arange(len(expected)), expected)]
-    for listing in found.listings:
-        if listing.index is not None:
-            place = _listed_place(listing.pattern)
-            index = io.BytesIO(listing.index)
+    for match in found.matches:
+        if match.index is not None:
+            place = _listed_place(match.pattern)
+            index = io.BytesIO(match.index)
             if index_lookup.is_found_index(place, index):
                 entries = index_lookup.Entries(place, index)
-                index_lookup.check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
-                listed = {*listing.urls}
+                index_lookup.check_complete(entries, match, is_shard)
+                listed = {*match.urls}
                 numbers = [number for number, name in enumerate(found.names) if name in listed]
                 told.append((np.array(numbers), entries.of(found.names[number] for number in numbers)))
     if web is not None:
@@ -266,10 +266,10 @@ def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | Non
         if len(checks):
             return _silent(web)
         return f"there is none at {redact(web)}; asyncloader index makes one to upload there"
-    listing = next((each for each in found.listings if name in each.urls), None)
-    if listing is not None and listing.index is not None:
-        return _silent(_listed_place(listing.pattern))
-    if scheme.is_listed and listing is None:
+    match = next((each for each in found.matches if each.sizes is not None and name in each.urls), None)
+    if match is not None and match.index is not None:
+        return _silent(_listed_place(match.pattern))
+    if scheme.is_listed and match is None:
         place = f"{name.rpartition('/')[0]}/{INDEX_NAME}"
         return (
             f"none is searched for beside shards of {scheme.name}:// that are named one by one: if there is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from ..blocks import Block, Trail
 from ..errors import FormatError, StoreError
 from ..flow.channel import EndOfChannel
 from ..formats.digest import Verifier, extra_of
+from ..plan.pieces import Cut
 from ..stores.lookahead import ShardRead
 from ..stores.reading import ShardChunks
 from ..types import Buffer, Unpacked
@@ -84,6 +85,10 @@ def teller_of(index: FolderIndex | None) -> Teller:
     return INDEX if index is None else index.teller
 
 
+#: All of a shard.
+ALL = Cut()
+
+
 class ShardCheck:
     """Checks a shard while it is read: first its length, at the end its bytes and samples.
 
@@ -92,8 +97,7 @@ class ShardCheck:
     Args:
         shard: Its URL, redacted.
         expected: Its entry in the index; None without one.
-        start: The sample and the byte where reading begins. A digest is verified only if all bytes are read.
-        stop: Index behind the last sample to read, if that is not the last one of the shard.
+        cut: What is read of it. A digest is verified only if that is all.
         counts: Whether all samples pass ``count``.
         index: The index of another library; None if the entry is from ours.
     """
@@ -102,17 +106,16 @@ class ShardCheck:
         self,
         shard: str,
         expected: Expected | None,
-        start: Mapping[str, int],
+        cut: Cut = ALL,
         *,
-        stop: int | None = None,
         counts: bool = True,
         index: FolderIndex | None = None,
     ) -> None:
         self._shard = shard
         self._expected = expected
-        self._stop = stop
-        self._start_byte: int = start.get("byte", 0)
-        self._samples: int = start.get("sample", 0)
+        self._stop = cut.stop
+        self._start_byte = cut.byte
+        self._samples = cut.first
         self._counts = counts
         self._is_empty = False
         self._teller = teller = teller_of(index)

@@ -407,8 +407,5 @@ def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], b
         start = os.path.join(os.path.abspath(path), "")
         return lambda place: place.startswith(start) and is_shard(place)
     root, key = split_key(place_of(pattern))
-    is_meant = matcher(key)
-    prefix = not key or key.endswith("/")
-    return lambda place: (
-        place.startswith(root) and is_meant(place[len(root) :]) and (not prefix or is_shard(place))
-    )
+    is_meant = matcher(key, lambda name: is_shard(root + name))
+    return lambda place: place.startswith(root) and is_meant(place[len(root) :])

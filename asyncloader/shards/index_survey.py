@@ -199,7 +199,7 @@ class Survey:
         """Read a shard from its first byte to its last, all of one version."""
         shown = redact(url)
         digests = {name: digest for name in algorithms if (digest := open_digest(name))}
-        check = ShardCheck(shown, promised, {}, counts=decoder is not None, index=self._index)
+        check = ShardCheck(shown, promised, counts=decoder is not None, index=self._index)
         size = samples = 0
         offsets = OffsetPicker()
         with closing(self._open(url)) as out, closing(out.receive()) as chunks, _in_shard(shown):
@@ -222,7 +222,7 @@ class Survey:
         samples = 0
         decoder: Decoder | None = None
         with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, _in_shard(redact(url)):
-            for chunk in ShardCheck(redact(url), None, {}).watch(chunks):
+            for chunk in ShardCheck(redact(url), None).watch(chunks):
                 assert chunks.shard.layout is not None, "it has a plan"
                 decoder = decoder or chunks.shard.layout.open_decoder()
                 samples += sum(map(len, decoder.feed(chunk)))
@@ -517,7 +517,9 @@ def open_shard_list(named: NamedShards) -> Iterator[ShardList]:
         StoreError: A server does not list its shards. An unavailable shard has an error in its result.
     """
     found = named.find()
-    known = {shard.url: shard.size for listing in found.listings for shard in listing.shards}
+    known: dict[str, int] = {}
+    for match in found.matches:
+        known.update(zip(match.urls, match.sizes or (), strict=False))
     formats = (named.format or _format_by_suffix(url) for url in found.names)
     with open_lengths(found.names, formats, named.access, known) as listed:
         yield listed

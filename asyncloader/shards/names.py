@@ -23,7 +23,7 @@ from ..formats import (
 )
 from ..stores.expanding import Match, RemotePattern, expand_urls, read_urls
 from ..stores.globs import index_hint
-from ..stores.listing import Listing, look
+from ..stores.listing import look
 from ..stores.names import (
     Braces,
     Part,
@@ -49,7 +49,6 @@ class FoundShards:
     Attributes:
         names: The shards, in order.
         matches: What was found for each folder, prefix and glob.
-        listings: The same for servers, with their indexes.
         schemes: The schemes of all names.
         fetched: The contents of the objects to fetch.
         lengths: Length in bytes of each shard of each part of ``names``; None where no listing has it.
@@ -57,7 +56,6 @@ class FoundShards:
 
     names: ShardNames = field(repr=False)
     matches: tuple[Match, ...]
-    listings: tuple[Listing, ...]
     schemes: frozenset[Scheme]
     fetched: tuple[bytes, ...] = field(repr=False)
     lengths: tuple[Sequence[int] | None, ...] = field(repr=False)
@@ -136,25 +134,23 @@ def find_shards(
     check_storage_options({*expanded.schemes, *map(scheme_of, fetch)}, options)
     asked = [part.pattern for part in expanded.parts if isinstance(part, RemotePattern)]
     seen = look(asked, options, is_shard, network=network, indexes=indexes, fetch=fetch)
-    for listing in seen.listings:
-        if listing.pattern.endswith("/"):
-            check_folder(listing.pattern, listing.urls)
-    listings = iter(seen.listings)
+    for match in seen.matches:
+        if match.pattern.endswith("/"):
+            check_folder(match.pattern, match.urls)
+    matches = iter(seen.matches)
     parts: list[Part] = []
     lengths: list[Sequence[int] | None] = []
     for part in expanded.parts:
         if isinstance(part, RemotePattern):
-            listing = next(listings)
-            parts.append(tuple(listing.urls))
-            lengths.append([shard.size for shard in listing.shards])
+            match = next(matches)
+            parts.append(tuple(match.urls))
+            lengths.append(match.sizes)
         else:
             parts.append(part)
             lengths.append(None)
-    matches = [Match(listing.pattern, listing.urls) for listing in seen.listings]
     return FoundShards(
         ShardNames(parts),
-        (*expanded.matches, *matches),
-        seen.listings,
+        (*expanded.matches, *seen.matches),
         expanded.schemes,
         seen.fetched,
         tuple(lengths),

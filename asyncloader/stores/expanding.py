@@ -29,13 +29,19 @@ class Match:
 
     Attributes:
         pattern: A folder or prefix, which ends in ``/``, or a glob.
-        urls: Its shards.
+        urls: Its shards; of a server in the order of their keys.
         indexes: Paths of the indexes in all local folders that may contain its shards.
+        sizes: Length in bytes of each shard; None if no server has listed them.
+        index: The ``asyncloader-index.json`` that lies directly in the folder that a server has listed (that
+            of a prefix, or the one before the first special character of a glob); None if there is none, or
+            it was not asked for.
     """
 
     pattern: str = field(repr=False)
     urls: Sequence[str] = field(repr=False)
     indexes: Sequence[str] = ()
+    sizes: Sequence[int] | None = field(default=None, repr=False)
+    index: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

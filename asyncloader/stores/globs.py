@@ -80,12 +80,13 @@ class KeyGlob:
         return reached
 
 
-def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a key matches a glob or prefix. Which objects below a prefix count is decided elsewhere."""
+def matcher(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Whether a key matches a glob, or is below a prefix and a shard."""
     if pattern and not pattern.endswith("/"):
         return KeyGlob(pattern).matches
     # A prefix means everything below it; below a glob of folders, the rules of globs apply.
-    return KeyGlob(f"{pattern}**").matches if has_special(pattern) else lambda key: key.startswith(pattern)
+    below = KeyGlob(f"{pattern}**").matches if has_special(pattern) else None
+    return lambda key: (below(key) if below is not None else key.startswith(pattern)) and is_shard(key)
 
 
 def _segment(pattern: str) -> _Matches:

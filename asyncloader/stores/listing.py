@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..flow.process import clean_python, occupy_standard_descriptors
+from .expanding import Match
 from .store import NetworkPolicy
 
 # Ten million keys, a thousand in an answer, need ten thousand answers of 50 ms each.
@@ -29,45 +30,11 @@ _GRACE_S = 10.0
 _PROGRAM = "from asyncloader.stores.listing_process import main; main()"
 
 
-class Listed(NamedTuple):
-    """A shard that exists.
-
-    Attributes:
-        url: Its URL.
-        size: Its length in bytes.
-    """
-
-    url: str
-    size: int
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What one pattern means.
-
-    Attributes:
-        pattern: As it was given.
-        shards: In order of their keys.
-        index: The ``asyncloader-index.json`` that lies directly in the folder that was listed (that of a
-            prefix, or the one before the first special character of a glob), if there is one and it was
-            asked for.
-    """
-
-    pattern: str = field(repr=False)
-    shards: tuple[Listed, ...] = field(repr=False)
-    index: bytes | None = field(default=None, repr=False)
-
-    @property
-    def urls(self) -> list[str]:
-        """The shards' URLs."""
-        return [shard.url for shard in self.shards]
-
-
 @dataclass(frozen=True)
 class LookedUp:
-    """The answer to an order: a listing for each pattern, a content for each URL to fetch."""
+    """The answer to an order: what was found for each pattern, and the content of each URL to fetch."""
 
-    listings: tuple[Listing, ...]
+    matches: tuple[Match, ...]
     fetched: tuple[bytes, ...] = field(repr=False)
 
 

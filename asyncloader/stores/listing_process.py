@@ -20,9 +20,10 @@ import cloudpickle
 from ..errors import StoreError
 from ..flow.engine import pause
 from ..observe.statistics import NetworkCounts
+from .expanding import Match
 from .failures import TransientError
 from .globs import folder_before, matcher
-from .listing import Listed, Listing, ListingOrder, LookedUp
+from .listing import ListingOrder, LookedUp
 from .names import MOST_SHARDS
 from .objects.clouds import PROVIDER_NOTE
 from .pacing import Attempts, Notices, RetryBudget
@@ -45,9 +46,9 @@ async def answer_order(order: ListingOrder) -> LookedUp:
     try:
         async with deadline, AsyncExitStack() as resources:
             stores = Stores(resources, Access(order.options, order.network), NetworkCounts())
-            listings = [await _list(pattern, order, stores) for pattern in order.patterns]
+            matches = [await _list(pattern, order, stores) for pattern in order.patterns]
             fetched = [await _fetch(stores, url) for url in order.fetch]
-            return LookedUp(tuple(listings), tuple(fetched))
+            return LookedUp(tuple(matches), tuple(fetched))
     except TimeoutError:
         if not deadline.expired():
             raise
@@ -55,10 +56,8 @@ async def answer_order(order: ListingOrder) -> LookedUp:
     raise StoreError(f"looking up took more than {order.deadline_s:g} s; name fewer shards", shard=names)
 
 
-def choose_shards(
-    pattern: str, sizes: Mapping[str, int], is_shard: Callable[[str], bool]
-) -> tuple[Listed, ...]:
-    """The shards that a pattern means, in order of their keys; pure.
+def choose_shards(pattern: str, sizes: Mapping[str, int], is_shard: Callable[[str], bool]) -> dict[str, int]:
+    """The URLs of the shards that a pattern means, in order of their keys, and their sizes; pure.
 
     Args:
         pattern: A URL that ends in ``/`` or whose key is a glob.
@@ -70,13 +69,14 @@ def choose_shards(
     """
     root, key = split_key(pattern)
     if key in sizes:
-        return (Listed(pattern, sizes[key]),)
+        return {pattern: sizes[key]}
     folders = set(_folders(sizes))
     # Consoles make such objects for empty folders: obstore names the key without its slash.
     objects = {name: size for name, size in sizes.items() if size or (name + "/") not in folders}
     objects.pop(key.rstrip("/"), None)
-    is_meant = _matcher(root, key, is_shard)
-    shards = [Listed(root + name, objects[name]) for name in sorted(objects) if is_meant(name)]
+    index = folder_before(key) + INDEX_NAME
+    is_meant = matcher(key, lambda name: name != index and is_shard(root + name))
+    shards = {root + name: objects[name] for name in sorted(objects) if is_meant(name)}
     if len(shards) > MOST_SHARDS:
         raise ValueError(f"{_shown(pattern)} names more than {MOST_SHARDS} shards")
     if not shards:
@@ -85,16 +85,16 @@ def choose_shards(
         raise ValueError(
             f"no object {what} for {_shown(pattern)}; {seen} below {redact(root)}{folder_before(key)}"
         )
-    return tuple(shards)
+    return shards
 
 
-async def _list(pattern: str, order: ListingOrder, stores: Stores) -> Listing:
+async def _list(pattern: str, order: ListingOrder, stores: Stores) -> Match:
     root, key = split_key(pattern)
     sizes = await _sizes(root, folder_before(key), order)
     shards = choose_shards(pattern, sizes, order.is_shard)
     name = folder_before(key) + INDEX_NAME
     index = await _fetch(stores, root + name) if order.indexes and name in sizes else None
-    return Listing(pattern, shards, index)
+    return Match(pattern, [*shards], sizes=[*shards.values()], index=index)
 
 
 async def _sizes(root: str, folder: str, order: ListingOrder) -> dict[str, int]:
@@ -138,15 +138,6 @@ async def _fetch(stores: Stores, url: str) -> bytes:
 
 def _attempts(network: NetworkPolicy) -> Attempts:
     return Attempts(network, RetryBudget(), random.Random())
-
-
-def _matcher(root: str, pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Whether a key is a shard that the pattern means."""
-    is_meant = matcher(pattern)
-    if pattern and not pattern.endswith("/"):
-        return is_meant
-    index = folder_before(pattern) + INDEX_NAME
-    return lambda key: key != index and is_meant(key) and is_shard(root + key)
 
 
 def _folders(keys: Mapping[str, int]) -> Iterator[str]:

@@ -80,10 +80,10 @@ FOUND = {
 
 def test_patterns_are_looked_up_with_their_sizes(s3: S3) -> None:
     # All by one child: each takes half a second to begin.
-    listings = look([f"s3://shelf/{pattern}" for pattern in FOUND], s3.options, is_tar).listings
-    for (pattern, keys), listing in zip(FOUND.items(), listings, strict=True):
-        expected = tuple((f"s3://shelf/{key}", len(OBJECTS[key])) for key in keys)
-        assert listing.shards == expected, pattern
+    matches = look([f"s3://shelf/{pattern}" for pattern in FOUND], s3.options, is_tar).matches
+    for (pattern, keys), match in zip(FOUND.items(), matches, strict=True):
+        assert match.urls == [f"s3://shelf/{key}" for key in keys], pattern
+        assert match.sizes == [len(OBJECTS[key]) for key in keys], pattern
 
 
 def test_an_index_beside_the_shards_is_found_and_fetched(s3: S3, tmp_path: Path) -> None:
@@ -92,21 +92,19 @@ def test_an_index_beside_the_shards_is_found_and_fetched(s3: S3, tmp_path: Path)
     found = look(
         patterns, s3.options, is_tar, indexes=True, fetch=["s3://shelf/top.tar", str(tmp_path / "x")]
     )
-    assert [listing.index for listing in found.listings] == [b"{}", None]
+    assert [match.index for match in found.matches] == [b"{}", None]
     assert found.fetched == (b"top", b"local")
-    (listing,) = look(patterns[:1], s3.options, lambda url: True).listings
-    assert listing.index is None, "it was not asked for"
-    assert "s3://shelf/d/asyncloader-index.json" not in dict(listing.shards)
+    (match,) = look(patterns[:1], s3.options, lambda url: True).matches
+    assert match.index is None, "it was not asked for"
+    assert "s3://shelf/d/asyncloader-index.json" not in match.urls
 
 
 def test_many_pages_are_listed(s3: S3) -> None:
     s3.client.create_bucket(Bucket="many")
     for number in range(1100):
         s3.client.put_object(Bucket="many", Key=f"x/{number:04}.tar", Body=b"x")
-    (listing,) = look(["s3://many/x/"], s3.options, is_tar).listings
-    assert [shard.url for shard in listing.shards] == [
-        f"s3://many/x/{number:04}.tar" for number in range(1100)
-    ]
+    (match,) = look(["s3://many/x/"], s3.options, is_tar).matches
+    assert match.urls == [f"s3://many/x/{number:04}.tar" for number in range(1100)]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_a_pattern_without_a_shard_is_refused(s3: S3, pattern: str, message: str
 def test_a_listing_that_fails_for_a_while_is_asked_again(serve: Serve, faults: Any, asked: int) -> None:
     server = serve({"corpus": _page("x/a.tar")}, faults)
     found = look(["s3://corpus/x/"], {"endpoint": server.url, "anonymous": True}, is_tar)
-    assert found.listings[0].shards == (("s3://corpus/x/a.tar", 7),)
+    assert (found.matches[0].urls, found.matches[0].sizes) == (["s3://corpus/x/a.tar"], [7])
     assert len(server.requests) == asked
 
 
@@ -214,7 +212,7 @@ def test_a_child_that_is_killed_is_told(s3: S3) -> None:
 
 
 def test_nothing_is_started_for_nothing() -> None:
-    assert look([], {}, is_tar).listings == ()
+    assert look([], {}, is_tar).matches == ()
 
 
 _SEGMENT = st.text(alphabet="ab", min_size=1, max_size=2)
@@ -225,9 +223,7 @@ _SEGMENT = st.text(alphabet="ab", min_size=1, max_size=2)
 )
 def test_a_prefix_means_all_below_it_but_folder_markers(sizes: dict[str, int]) -> None:
     try:
-        shards = {
-            url.removeprefix("s3://b/") for url, _ in choose_shards("s3://b/a/", sizes, lambda url: True)
-        }
+        shards = {url.removeprefix("s3://b/") for url in choose_shards("s3://b/a/", sizes, lambda url: True)}
     except ValueError:
         shards = set()
     markers = {key for key, size in sizes.items() if not size and any(k.startswith(key + "/") for k in sizes)}
@@ -259,8 +255,8 @@ def test_a_listing_that_breaks_off_goes_on_behind_the_last_key(serve: Serve) -> 
     more = "<NextContinuationToken>t</NextContinuationToken>"
     answers = iter([_page(*keys[:1000], more=more), b"never sent", _page(keys[1000])])
     server = serve({"corpus": lambda: next(answers)}, [testing.Status(500, after=1, times=1)])
-    (listing,) = look(["s3://corpus/x/"], {"endpoint": server.url, "anonymous": True}, is_tar).listings
-    assert [shard.url for shard in listing.shards] == [f"s3://corpus/{key}" for key in keys]
+    (match,) = look(["s3://corpus/x/"], {"endpoint": server.url, "anonymous": True}, is_tar).matches
+    assert match.urls == [f"s3://corpus/{key}" for key in keys]
     assert len(server.requests) == 3
 
 

@@ -250,7 +250,7 @@ async def read():
 
 options = json.load(sys.stdin)
 found = look(["s3://corpus/x/"], options, lambda url: url.endswith(".tar"))
-assert found.listings[0].shards[0].url == "s3://corpus/x/a.tar", found
+assert found.matches[0].urls[0] == "s3://corpus/x/a.tar", found
 assert "obstore" not in sys.modules and "torch" not in sys.modules
 if os.fork() == 0:
     print(asyncio.run(read()).decode(), flush=True)
