@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -110,15 +110,19 @@ class Expectations:
     def of(cls, expected: Iterable[Expected | None] = ()) -> Expectations:
         """The columns of these."""
         each = [*expected]
-        offsets = [() if one is None else one.offsets or () for one in each]
+
+        def column(name: str) -> list[Any]:
+            return [getattr(one, name, None) for one in each]
+
+        offsets = [one or () for one in column("offsets")]
         return cls(
             known=np.array([*map(_bits, each)], np.uint8),
-            size_bytes=np.array([0 if one is None else one.size_bytes or 0 for one in each], np.int64),
-            samples=np.array([0 if one is None else one.samples or 0 for one in each], np.int64),
-            sha256=_digests([None if one is None else one.sha256 for one in each], 32),
-            crc32c=_digests([None if one is None else one.crc32c for one in each], 4),
-            hashed=_rows([_hashed_row(None if one is None else one.hashed) for one in each]),
-            unpacked=_rows([_unpacked_row(None if one is None else one.unpacked) for one in each]),
+            size_bytes=np.array([size or 0 for size in column("size_bytes")], np.int64),
+            samples=np.array([samples or 0 for samples in column("samples")], np.int64),
+            sha256=_rows([digest or b"" for digest in column("sha256")], 32),
+            crc32c=_rows([digest or b"" for digest in column("crc32c")], 4),
+            hashed=_rows([*map(_hashed_row, column("hashed"))]),
+            unpacked=_rows([*map(_unpacked_row, column("unpacked"))]),
             offsets=np.array([*chain.from_iterable(offsets)], np.int64).reshape(-1, 2),
             begins=begins_of(np.array([*map(len, offsets)], np.int64)),
         )
@@ -267,11 +271,6 @@ def _first_of(bits: int, sha256: str, crc32c: str, hashed: str) -> str:
     return next((digest for bit, digest in found.items() if bits & bit), "")
 
 
-def _digests(digests: Sequence[bytes | None], width: int) -> _Uint8:
-    packed = b"".join(bytes(width) if digest is None else digest for digest in digests)
-    return np.frombuffer(packed, np.uint8).reshape(-1, width)
-
-
 def _hashed_row(one: tuple[str, bytes] | None) -> bytes:
     return b"" if one is None else bytes([ALGORITHMS.index(one[0]), len(one[1])]) + one[1]
 
@@ -280,8 +279,9 @@ def _unpacked_row(one: Unpacked | None) -> bytes:
     return b"" if one is None else one.size_bytes.to_bytes(_SIZE_BYTES, "little") + _hashed_row(one.hashed)
 
 
-def _rows(rows: Sequence[bytes]) -> _Uint8:
-    width = max(map(len, rows), default=0)
+def _rows(rows: Sequence[bytes], width: int | None = None) -> _Uint8:
+    """Rows of one width, by default of the longest, with zeros behind those that are shorter."""
+    width = max(map(len, rows), default=0) if width is None else width
     packed = b"".join(row.ljust(width, b"\0") for row in rows)
     return np.frombuffer(packed, np.uint8).reshape(len(rows), width)
 

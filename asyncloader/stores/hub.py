@@ -8,15 +8,16 @@ imported where a store is opened.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
 
 from ..errors import StoreError
 from .failures import TransientError
@@ -161,25 +162,27 @@ def _check_token(token: str, name: str) -> None:
         raise ValueError(f"{name} should be a token of visible ASCII characters, and is none")
 
 
-def parse_tree(entries: Any) -> list[tuple[str, int]]:
-    """Paths and sizes of the files in one decoded page of a listing.
+class _TreeEntry(msgspec.Struct):
+    type: str
+    path: str | None = None
+    size: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+def parse_tree(content: bytes) -> list[tuple[str, int]]:
+    """Paths and sizes of the files in one page of a listing.
 
     Raises:
         ValueError: It is no such page.
     """
-    if not isinstance(entries, list):
-        raise ValueError("expected a JSON array")
-    files = []
-    for entry in entries:
-        if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
-            raise ValueError("expected objects with a type")
-        if entry["type"] != "file":
-            continue
-        path, size = entry.get("path"), entry.get("size")
-        if not isinstance(path, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ValueError("expected files with a path and a size")
-        files.append((path, size))
-    return files
+    try:
+        entries = msgspec.json.decode(content, type=list[_TreeEntry])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(f"expected a list of files in JSON: {error}") from None
+    files = [(entry.path, entry.size) for entry in entries if entry.type == "file"]
+    found = [(path, size) for path, size in files if path is not None and size is not None]
+    if len(found) < len(files):
+        raise ValueError("expected files with a path and a size")
+    return found
 
 
 def next_page(link: str | None) -> str | None:
@@ -239,22 +242,18 @@ async def _page(
     try:
         async with asyncio.timeout(patience_s):
             headers, content = await store.fetch(page, _MOST_PAGE_BYTES)
-        files = parse_tree(json.loads(content))
+        files = parse_tree(content)
     except StoreError as error:
         error.shard = redact(url)
         raise
     except TimeoutError:
         raise TransientError(f"no listing came within {patience_s:g} s", shard=redact(url)) from None
     except ValueError as error:
-        raise StoreError(f"the hub's answer is no listing: {_reason(error)}", shard=redact(url)) from None
+        raise StoreError(f"the hub's answer is no listing: {error}", shard=redact(url)) from None
     following = next_page(headers.get("Link"))
     # Only its query is used, on the URL of this request: a mirror passes on links to the hub that it mirrors,
     # and the token is for the mirror alone.
     return files, following and f"{page.partition('?')[0]}?{urlsplit(following).query}"
-
-
-def _reason(error: ValueError) -> str:
-    return "it is not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else str(error)
 
 
 # Which configurations and splits a data set of the hub has in Parquet, by the names of its files. Pure.

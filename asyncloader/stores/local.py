@@ -15,7 +15,7 @@ from functools import partial
 from ..errors import StoreError
 from ..flow.engine import opened
 from ..types import Buffer
-from .store import Body, Buffers, FileSpan, clip, is_cached
+from .store import NOWAIT, Body, Buffers, FileSpan, clip, is_cached
 from .urls import local_path, scheme_of
 
 # How many files are checked before anything is read: a few ms of disk, and half a second of a slow network
@@ -25,9 +25,6 @@ _MOST_LOOKED_AT = 1000
 # Without O_NONBLOCK, opening a named pipe would block its thread until something writes to it; for regular
 # files the flag has no effect. Windows has neither.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-
-# Of Linux alone.
-_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 class LocalStore:
@@ -113,10 +110,10 @@ async def _open(url: str, start: int) -> int:
 
 
 async def _read(fd: int, piece: memoryview, offset: int) -> int:
-    if _NOWAIT is not None:
+    if NOWAIT is not None:
         # What is in the page cache needs no thread, whose hop costs half as much as the copy.
         with suppress(OSError):  # it would have to wait, or the file system does not support the flag
-            return os.preadv(fd, [piece], offset, _NOWAIT)
+            return os.preadv(fd, [piece], offset, NOWAIT)
     return await asyncio.to_thread(os.preadv, fd, [piece], offset)
 
 

@@ -99,8 +99,8 @@ PIECE_BYTES = 512 << 10
 _MOST_SHARE = 0.25
 _LEAST_BYTES = 64 << 10
 
-# Linux only.
-_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+#: Reads only what is in the page cache. Linux only.
+NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 # Files are cached and dropped in long runs, so this many probes, spread evenly, are enough.
 _LOOKS = 64
@@ -186,12 +186,12 @@ def _version_of(fd: int) -> tuple[int, int]:
 
 def is_cached(fd: int, start: int, stop: int) -> bool:
     """Whether bytes of a file, at least one, can be read without waiting, as far as some probes show."""
-    if _NOWAIT is None:
+    if NOWAIT is None:
         return False
     step = max((stop - start) // _LOOKS, 4096)
     look = bytearray(1)
     try:
-        return all(os.preadv(fd, [look], at, _NOWAIT) for at in (*range(start, stop, step), stop - 1))
+        return all(os.preadv(fd, [look], at, NOWAIT) for at in (*range(start, stop, step), stop - 1))
     except OSError:  # it would have to wait, or the file system does not support the flag
         return False
 

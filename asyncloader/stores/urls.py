@@ -167,12 +167,7 @@ def check_web_url(url: str) -> None:
     Raises:
         ValueError: No host, or an invalid port.
     """
-    try:
-        parts = urlsplit(url)
-        good = bool(parts.hostname) and parts.port != 0  # reading the port raises, too
-    except ValueError:
-        good = False
-    if not good:
+    if not is_server_url(url):
         raise ValueError(f"a URL should be http(s)://host[:port]/path, but got {redact(url)!r}")
 
 
@@ -180,7 +175,8 @@ def is_server_url(url: str) -> bool:
     """Whether ``url`` names a web server."""
     try:
         parts = urlsplit(url)
-        return parts.scheme.lower() in WEB and bool(parts.hostname)
+        # Reading the port raises, too.
+        return parts.scheme.lower() in WEB and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
 

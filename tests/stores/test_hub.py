@@ -180,7 +180,7 @@ def test_a_tree_is_files_and_folders() -> None:
         {"type": "file", "path": "a/x.tar", "size": 7, "lfs": {"size": 7}},
         {"type": "file", "path": "b", "size": 0},
     ]
-    assert parse_tree(page) == [("a/x.tar", 7), ("b", 0)]
+    assert parse_tree(json.dumps(page).encode()) == [("a/x.tar", 7), ("b", 0)]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_tree_is_files_and_folders() -> None:
 )
 def test_what_is_no_tree_is_refused(page: Any) -> None:
     with pytest.raises(ValueError, match="expected"):
-        parse_tree(page)
+        parse_tree(json.dumps(page).encode())
 
 
 @pytest.mark.parametrize(
