@@ -14,7 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
@@ -174,15 +174,16 @@ class Scope:
 class Engine:
     """An event loop thread and the tasks on it.
 
-    Constructing starts nothing; ``start`` (or ``with``) does. uvloop's loop is used where it is
-    installed, asyncio's own elsewhere.
+    Constructing starts nothing; ``start`` (or ``with``) does.
 
     Args:
         name: Name of the thread, seen in debuggers and stack dumps.
+        with_uvloop: Use uvloop's loop where it is installed, which is faster, and not asyncio's own, which
+            leaves nothing behind: a process that has used uvloop keeps a pipe of it, and cannot be forked.
     """
 
-    def __init__(self, name: str = "asyncloader-engine") -> None:
-        self._name = name
+    def __init__(self, name: str = "asyncloader-engine", *, with_uvloop: bool = True) -> None:
+        self._name, self._with_uvloop = name, with_uvloop
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: Scope | None = None
@@ -310,7 +311,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=_loop_factory(self._with_uvloop)) as runner:
                 runner.run(self._serve())
         except BaseException as error:
             if self._ready.is_set():
@@ -343,13 +344,14 @@ async def _run_into(work: Work, outlet: Channel[Any]) -> None:
         outlet.finish()
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:  # Windows has no uvloop
-        return asyncio.new_event_loop
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
+def _loop_factory(with_uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop]:
+    with suppress(ImportError):  # Windows has no uvloop
+        if with_uvloop:
+            import uvloop
+
+            factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+            return factory
+    return asyncio.new_event_loop
 
 
 T = TypeVar("T")

@@ -320,7 +320,8 @@ def open_survey(
     # The threads first, so that the engine's end ends what they wait for.
     threads = ThreadPoolExecutor(at_once, thread_name_prefix="asyncloader-survey")
     try:
-        with Engine() as engine:
+        # To read one small object, as before workers are started, nothing is to be left behind.
+        with Engine(with_uvloop=at_once > 1) as engine:
             stores = Stores(engine.resources, access, NetworkCounts())
             yield Survey(engine, stores, index, delimiter), threads
     finally:

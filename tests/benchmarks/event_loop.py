@@ -29,7 +29,7 @@ def measure(loop: str, base: str) -> None:
     if loop == "asyncio":
         import asyncloader.flow.engine as engine
 
-        engine._loop_factory = lambda: asyncio.new_event_loop
+        engine._loop_factory = lambda _: asyncio.new_event_loop
     recipe = al.from_urls(f"{base}/train-{{000..{SHARDS - 1:03d}}}.tar")
     batches = iter(al.DataLoader(recipe, batch_size=64, collate_fn=list))
     next(batches)

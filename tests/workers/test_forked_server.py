@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from programs import Programs
 
+from asyncloader import testing
+
 from .processes import Watch, finish, start_script
 
 #: What a script begins with: ``run`` returns what workers find, and whether they come from a fork of it.
@@ -64,6 +66,16 @@ _, rows = run(lambda number: (number, "torch" in sys.modules))
 print(rows())
 """
     assert printed_by(text) == "([(0, True), (1, True)], True)\n"
+
+
+def test_looking_for_an_index_leaves_nothing_that_hinders_a_fork(printed_by: Printed) -> None:
+    with testing.serve({"a.jsonl": b'{"number": 1}\n', "b.jsonl": b'{"number": 2}\n'}) as server:
+        urls = [server.url_of(key) for key in ("a.jsonl", "b.jsonl")]
+        text = f"""
+loader = al.DataLoader(al.from_urls({urls}), None, num_workers=2)
+print(is_forked(), [row["number"] for row in loader])
+"""
+        assert printed_by(text) == "True [1, 2]\n"
 
 
 UNSAFE = {
