@@ -183,7 +183,9 @@ def test_tasks_are_born_in_one_place() -> None:
 
 
 def test_nothing_sleeps_and_so_nothing_polls() -> None:
-    assert sources(r"\bsleep\((?!0\))") == []
+    # Its callers say why they wait, and for how long.
+    assert sources(r"\bsleep\((?!0\))") == ["flow/engine.py: await asyncio.sleep(seconds)"]
+    assert len(sources(r"\bpause\(")) == 4  # with its definition
     # Of no time, it waits for nothing: ``async for`` gives the loop's other tasks a turn.
     (only,) = sources(r"\bsleep\(0\)")
     assert only.startswith("loader/run.py")

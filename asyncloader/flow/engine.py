@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from .channel import OWN_THREADS, Channel, ChannelClosed, call_in_loop
 from .process import occupy_standard_descriptors, patience_s
-from .threads import DaemonExecutor
+from .threads import DaemonExecutor, settle
 
 MakeContext: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -190,8 +190,7 @@ class Engine:
         self._stopping: asyncio.Event | None = None
         self._stop_asked = False
         self._at_stop: dict[object, Callable[[], object]] = {}
-        self._start_error: BaseException | None = None
-        self._ready = threading.Event()
+        self._started = Future[None]()
         #: Clients (sessions) of this engine; closed after its last task has ended.
         self.resources = AsyncExitStack()
         self._residents = UserContexts()
@@ -209,9 +208,7 @@ class Engine:
         # finalizer stops the engine during exit.
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
-        self._ready.wait()
-        if self._start_error is not None:
-            raise self._start_error
+        self._started.result()
 
     @property
     def native_id(self) -> int | None:
@@ -314,10 +311,9 @@ class Engine:
             with asyncio.Runner(loop_factory=_loop_factory(self._with_uvloop)) as runner:
                 runner.run(self._serve())
         except BaseException as error:
-            if self._ready.is_set():
+            if self._started.done():
                 raise
-            self._start_error = error
-            self._ready.set()
+            self._started.set_exception(error)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -326,7 +322,7 @@ class Engine:
         async with self.resources, Scope() as self._residence:
             try:
                 async with Scope() as self._scope:
-                    self._ready.set()
+                    self._started.set_result(None)
                     await self._stopping.wait()
                     raise _Stop
             except* _Stop:
@@ -375,18 +371,7 @@ async def opened(opening: asyncio.Future[T], close: Callable[[T], object]) -> T:
 
 async def pause(seconds: float) -> None:
     """Wait for a computed time, such as before a retry; never in order to poll."""
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-
-    def end() -> None:
-        if not over.done():  # the pause may be cancelled at the moment it is over
-            over.set_result(None)
-
-    timer = loop.call_later(seconds, end)
-    try:
-        await over
-    finally:
-        timer.cancel()
+    await asyncio.sleep(seconds)
 
 
 class Alarm:
@@ -441,8 +426,8 @@ class Alarm:
         self._timer = self._loop.call_at(look_s, self._look)
 
 
-async def run_in_thread(work: Callable[[], None], name: str) -> None:
-    """Run ``work`` while the event loop goes on; returns when it has ended, and so has its thread.
+async def run_in_thread(work: Callable[[], T], name: str) -> T:
+    """The result of ``work``, once that has ended, and so has its thread; the event loop goes on meanwhile.
 
     A thread cannot be stopped: if cancelled, this waits for the end of ``work`` first, which has to be soon.
     The loop's own pool is not used, since it keeps its thread when the work is done.
@@ -454,10 +439,9 @@ async def run_in_thread(work: Callable[[], None], name: str) -> None:
     Raises:
         Exception: What ``work`` raised.
     """
-    done = Future[None]()
-    done.set_running_or_notify_cancel()
+    done = Future[T]()
     # No daemon: the interpreter waits for work that was begun.
-    thread = threading.Thread(target=_run, args=(work, done), name=name)
+    thread = threading.Thread(target=settle, args=(done, work), name=name)
     thread.start()
     waiting, cancelled = asyncio.wrap_future(done), None
     while not waiting.done():
@@ -469,14 +453,4 @@ async def run_in_thread(work: Callable[[], None], name: str) -> None:
     if cancelled is not None:
         waiting.exception()  # retrieved, since only the cancellation is raised
         raise cancelled
-    waiting.result()
-
-
-def _run(work: Callable[[], None], done: Future[None]) -> None:
-    try:
-        work()
-    except BaseException as error:
-        done.set_exception(error)
-        del done  # the error's traceback holds this frame
-    else:
-        done.set_result(None)
+    return waiting.result()

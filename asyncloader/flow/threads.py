@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -28,6 +28,7 @@ from .process import patience_s, usable_processors
 if TYPE_CHECKING:  # it uses these threads
     from .engine import Engine
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 # Far above the time to decode a sample or to read a part of a file, and short enough to wait for when a loop
@@ -55,9 +56,13 @@ class DaemonThreads:
         self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
 
-    def start(self, call: Callable[[], object]) -> None:
-        """Make ``call``, which raises nothing, as soon as a thread is idle. Always from the same thread."""
-        self._asked.put(call)
+    def submit(self, call: Callable[[], R]) -> Future[R]:
+        """Make ``call`` as soon as a thread is idle. Always from the same thread.
+
+        Cancelled, the future ends at once, whether or not the call was begun.
+        """
+        future = Future[R]()
+        self._asked.put(partial(settle, future, call))
         if len(self._threads) < self._most and not self._idle.acquire(blocking=False):
             # They do not refer to this object, which may be collected before they end.
             thread = _Thread(
@@ -69,6 +74,12 @@ class DaemonThreads:
             thread.serves = threading.current_thread()
             self._threads.append(thread)
             thread.start()
+        return future
+
+    def end(self) -> None:
+        """Have the threads end once all calls were made."""
+        for _ in self._threads:
+            self._asked.put(None)
 
     def close(self, at_exit_s: float, *, drops: bool) -> None:
         """End the threads, and warn of calls that do not return.
@@ -80,8 +91,7 @@ class DaemonThreads:
         with suppress(Empty):
             while drops:
                 self._asked.get_nowait()
-        for _ in self._threads:
-            self._asked.put(None)
+        self.end()
         waited_s = patience_s(_CLOSE_DEADLINE_S, at_exit_s)
         deadline = monotonic() + waited_s
         for thread in self._threads:
@@ -123,52 +133,52 @@ class DaemonExecutor(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``Executor``; called on the loop alone."""
-        future = Future[Any]()
-        self._own.start(partial(_settle, future, partial(fn, *args, **kwargs)))
-        return future
+        return self._own.submit(partial(fn, *args, **kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the threads, however long their calls may take, once those that wait were made."""
         self._own.close(_FILES_AT_EXIT_S, drops=False)
 
 
-def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(call())
-        except BaseException as error:  # for the task that waits
+def settle(future: Future[R], call: Callable[[], R]) -> None:
+    """Make ``call``, unless the future was cancelled before, and end the future with its result or error."""
+    if future.cancelled():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # for the thread or task that waits
+        with suppress(InvalidStateError):  # it was cancelled meanwhile
             future.set_exception(error)
-            del future  # the error's traceback holds this frame
+        del future, call  # the error's traceback holds this frame
+    else:
+        with suppress(InvalidStateError):
+            future.set_result(result)
 
 
-class Threads(Generic[R]):
+class Threads(Generic[P, R]):
     """Calls on several threads; one other thread submits them and takes the results.
 
     Args:
+        call: Called with what is submitted.
         count: How many calls at a time.
-        name: Of the threads, before their number.
         what: The operator that calls, for messages.
         engine: Of the pass.
     """
 
-    def __init__(self, count: int, name: str, what: str, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, call: Callable[[P], R], count: int, what: str, engine: Engine) -> None:
+        self._call, self._engine = call, engine
         #: Calls whose results were not taken, oldest first.
-        self._calls: deque[_ThreadCall[R]] = deque()
-        self._threads = DaemonThreads(count, name, f"of {what}")
-        # Re-entrant: a garbage collection while it is held may run the finalizer that stops the engine.
-        self._changed = threading.Condition(threading.RLock())
-        self._forget = engine.on_stop(self._wake)
+        self._calls: deque[Future[R]] = deque()
+        self._threads = DaemonThreads(count, "asyncloader-map", f"of {what}")
+        self._forget = engine.on_stop(self._cancel)
 
-    def submit(self, call: Callable[[], R]) -> None:
-        """Make ``call`` as soon as a thread is idle."""
-        self._calls.append(asked := _ThreadCall(call))
-        self._threads.start(partial(asked.make, self._changed))
+    def submit(self, piece: P) -> None:
+        """Call for ``piece`` as soon as a thread is idle."""
+        self._calls.append(self._threads.submit(partial(self._call, piece)))
 
-    @property
     def is_first_done(self) -> bool:
         """Whether ``take`` would return at once."""
-        return self._calls[0].is_done
+        return self._calls[0].done()
 
     def take(self) -> R:
         """The result of the oldest call; waits for it.
@@ -178,12 +188,13 @@ class Threads(Generic[R]):
             BaseException: What the call raised.
         """
         self._engine.check()
-        first = self._calls[0]
-        with self._changed:
-            while not first.is_done:
-                self._changed.wait()
-                self._engine.check()
-        return self._calls.popleft().result()
+        try:
+            return self._calls[0].result()
+        except CancelledError:
+            self._engine.check()
+            raise
+        finally:
+            self._calls.popleft()
 
     def close(self) -> None:
         """End the threads. Calls that were not begun are dropped, and so are the results of the others."""
@@ -191,38 +202,6 @@ class Threads(Generic[R]):
         self._calls.clear()
         self._threads.close(at_exit_s=1.0, drops=True)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-
-class _ThreadCall(Generic[R]):
-    """One call and its result."""
-
-    __slots__ = ("_call", "_error", "_result", "is_done")
-
-    def __init__(self, call: Callable[[], R]) -> None:
-        self._call: Callable[[], R] | None = call
-        self._result: list[R] = []
-        self._error: BaseException | None = None
-        self.is_done = False
-
-    def make(self, changed: threading.Condition) -> None:
-        assert self._call is not None
-        call, self._call = self._call, None  # its arguments are freed with it
-        try:
-            self._result.append(call())
-        except BaseException as error:  # any error is passed to the consumer
-            self._error = error
-        with changed:
-            self.is_done = True
-            changed.notify_all()
-
-    def result(self) -> R:
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback refers to this frame
-        return self._result.pop()
+    def _cancel(self) -> None:
+        for call in self._calls.copy():  # the thread that takes the results goes on
+            call.cancel()

@@ -165,9 +165,8 @@ class Run:
                 self.counters.waited()
                 self._check_open()
                 if isinstance(error, TimeoutError) and deadline.expired():
-                    doing: list[str] = []
-                    await run_in_thread(lambda: doing.append(self._describe_wait()), "asyncloader-observe")
-                    raise self._timed_out(doing[0]) from None
+                    doing = await run_in_thread(self._describe_wait, "asyncloader-observe")
+                    raise self._timed_out(doing) from None
                 await self._end_async(error)
                 drop_frames(error)
                 raise

@@ -194,11 +194,11 @@ class Stopwatch:
         self._helpers.add(helper)
         return helper
 
-    def call(self, stage: str, function: Callable[[], T]) -> T:
+    def call(self, stage: str, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function, in any thread, and count what it takes beside the stages."""
         began_s, began_cpu_s = perf_counter(), thread_time()
         try:
-            return function()
+            return function(*arguments)
         finally:
             spent = perf_counter() - began_s, thread_time() - began_cpu_s, 0.0
             caller = threading.get_native_id()

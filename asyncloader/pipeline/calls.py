@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sized
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from ..blocks import Block, Trail, bytes_of
-from ..flow.engine import MakeContext
+from ..flow.engine import Engine, MakeContext
 from .lane import Lane
-from .op import name_of
+from .op import name_of, note_sample
+from .skips import Applied
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,43 +70,6 @@ def as_error(ending: BaseException) -> RuntimeError:
     return RuntimeError(f"the function raised {text}").with_traceback(ending.__traceback__)
 
 
-@dataclass(slots=True)
-class _CurrentIndex:
-    """The index of the current sample, as ``UserCalls`` takes it."""
-
-    value: int = 0
-
-    def __len__(self) -> int:
-        return self.value
-
-
-def call_each(
-    fn: Callable[[Any], Any], block: Block, calls: Callable[[_CurrentIndex], Any]
-) -> tuple[list[Any], list[int], list[tuple[int, Exception]]]:
-    """Call ``fn`` for every sample, also after an error.
-
-    Returns:
-        The results; the indices of their samples; and the indices of the other samples, with their errors.
-    """
-    results: list[Any] = []
-    good: list[int] = []
-    failed: list[tuple[int, Exception]] = []
-    here = _CurrentIndex()
-    errors = UserCodeErrors()
-    with calls(here):
-        for here.value, sample in enumerate(block.rows()):
-            try:
-                with errors:
-                    results.append(fn(sample))
-            except MemoryError:
-                raise  # not the sample's fault
-            except Exception as error:
-                failed.append((here.value, error))
-            else:
-                good.append(here.value)
-    return results, good, failed
-
-
 # --- random numbers ---
 
 Library: TypeAlias = Literal["numpy", "torch", "random"]
@@ -124,15 +88,15 @@ class UserCalls(UserCodeErrors):
     Args:
         lane: As the operator was given it.
         trail: The block's.
-        done: Grows by one with each call that has returned; its length is the index of the current sample.
+        index: Of the current sample in the block.
     """
 
-    __slots__ = ("_done", "_lane", "_rng_index", "_rngs", "_token", "_trail")
+    __slots__ = ("_lane", "_rng_index", "_rngs", "_token", "_trail", "index")
 
-    def __init__(self, lane: Lane, trail: Trail, done: Sized) -> None:
+    def __init__(self, lane: Lane, trail: Trail, index: int = 0) -> None:
         self._lane = lane
         self._trail = trail
-        self._done = done
+        self.index = index
         self._rngs: dict[Library, Any] | None = None
         self._rng_index = 0
 
@@ -145,7 +109,7 @@ class UserCalls(UserCodeErrors):
 
     def rng(self, library: Library) -> Any:
         """The generator of one of the libraries, for the current sample."""
-        index = len(self._done)
+        index = self.index
         if self._rngs is None or self._rng_index != index:
             self._rngs, self._rng_index = {}, index
         if library not in self._rngs:
@@ -154,7 +118,7 @@ class UserCalls(UserCodeErrors):
 
     def key(self) -> tuple[int, ...]:
         """The key of the draws for the current sample."""
-        lane, place = self._lane, self._trail.place(len(self._done))
+        lane, place = self._lane, self._trail.place(self.index)
         # In a mixture also which component, and whether its own operator calls the function or one after it.
         mixed = (*place.component, len(lane.component)) if place.component else ()
         return (
@@ -166,6 +130,31 @@ class UserCalls(UserCodeErrors):
             place.sample,
             *mixed,
         )
+
+
+def call_each(fn: Callable[[Any], Any], lane: Lane, what: str, block: Block) -> Applied:
+    """Call ``fn`` for every sample: up to the first that fails, or after it too if errors are skipped.
+
+    Args:
+        fn: The user's.
+        lane: As the operator was given it.
+        what: The operator, for messages.
+        block: The samples.
+    """
+    results: list[Any] = []
+    failed: list[tuple[int, Exception]] = []
+    calls, samples = UserCalls(lane, block.trail), enumerate(block.rows())
+    while True:
+        try:
+            with calls:
+                for calls.index, sample in samples:
+                    results.append(fn(sample))
+            return Applied.of(block, results, len(block), failed)
+        except Exception as error:
+            if lane.skips is None or isinstance(error, MemoryError):  # which is not the sample's fault
+                note_sample(error, what, block, calls.index)
+                return Applied.of(block, results, calls.index, failed, error)
+            failed.append((calls.index, error))
 
 
 _current: ContextVar[UserCalls | None] = ContextVar("asyncloader-calls", default=None)
@@ -389,3 +378,22 @@ class AdaptiveSize:
     def may_hold(self, samples: int) -> bool:
         """Whether so many samples may be made and not yet passed on, in all pieces together."""
         return samples * self._sample_bytes <= self._made_bytes
+
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+def in_place(
+    call: Callable[[P], R], pieces: Iterable[P], engine: Engine
+) -> Generator[tuple[R, float], None, None]:
+    """The results for the pieces: each call is made on this thread, when its result is taken.
+
+    Each comes with how long its call took.
+    """
+    for piece in pieces:
+        engine.check()  # a closed pass does not make the next call
+        began_s = perf_counter()
+        made = [call(piece)]
+        del piece
+        yield made.pop(), perf_counter() - began_s

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress
-from time import perf_counter
+from itertools import chain, compress
+from operator import not_
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..blocks import Block, Columns, Rows, array_of, column_of, columns_of
 from ..plan.lanes import Counter, Deal, UnknownCount
 from ..quantity import as_counts
 from ..types import Position
-from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, next_size
+from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, in_place, next_size
 from .lane import Blocks, Lane, Opener, Rounds
 from .op import Op, check_names, check_plain, name_of, note_batch, note_sample, shown
 from .shuffle import open_chunks, pass_on
@@ -44,21 +44,15 @@ class Filter:
         size = 1  # of the next piece
         rounds = Rounds(lane.rounds)
 
-        def most() -> int:
-            return size
-
         with closing(upstream(start, replace(lane, columns=False, rounds=rounds))) as blocks:
-            for block in blocks:
-                for piece in cut(block, most):
-                    lane.services.engine.check()
-                    began_s = perf_counter()
-                    applied = self._apply(piece, lane)
-                    in_a_second = len(piece) / max(perf_counter() - began_s, 1e-9)
-                    size = next_size(size, PIECE_SAMPLES, in_a_second)
-                    if applied.failure is None:
-                        rounds.kept(len(applied.made), len(piece), during, lane.topology.lanes)
-                    yield from applied.pass_on(attempts, during)
-                    del applied
+            pieces = chain.from_iterable(cut(block, lambda: size) for block in blocks)
+            for applied, took_s in in_place(partial(self._apply, lane), pieces, lane.services.engine):
+                samples = len(applied.given)
+                size = next_size(size, PIECE_SAMPLES, samples / max(took_s, 1e-9))
+                if applied.failure is None:
+                    rounds.kept(len(applied.made), samples, during, lane.topology.lanes)
+                yield from applied.pass_on(attempts, during)
+                del applied
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         raise UnknownCount(f"{shown(self)} does not say how many samples it keeps")
@@ -66,31 +60,15 @@ class Filter:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}
 
-    def _report(self, lane: Lane, block: Block, tried: Sequence[int], answers: Sequence[object]) -> None:
-        """Report the samples that are dropped."""
+    def _apply(self, lane: Lane, block: Block) -> Applied:
+        # Their truth is found out there: the function may return something that has none.
+        applied = call_each(lambda sample: not self.predicate(sample), lane, shown(self), block)
+        at, is_dropped = applied.at, applied.made.rows()
         if lane.leaves_out is not None:
-            gone = [index for index, answer in zip(tried, answers, strict=True) if not answer]
-            lane.leave_out(shown(self), block, np.array(gone, np.int64))
-
-    def _apply(self, block: Block, lane: Lane) -> Applied:
-        if lane.skips is not None:
-            results, good, failed = call_each(self.predicate, block, partial(UserCalls, lane, block.trail))
-            kept = list(compress(good, results))
-            self._report(lane, block, good, results)
-            return Applied(block, len(block), block.take(kept), None, failed, kept)
-        failure: Exception | None = None
-        answers: list[bool] = []
-        try:
-            with UserCalls(lane, block.trail, answers):
-                for sample in block.rows():
-                    answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
-        except Exception as error:
-            note_sample(error, shown(self), block, len(answers))
-            failure = error
-        kept = list(compress(range(len(answers)), answers))
-        self._report(lane, block, range(len(answers)), answers)
-        made = block if len(kept) == len(block) else block.take(kept)
-        return Applied(block, len(answers), made, failure)
+            lane.leave_out(shown(self), block, np.array(list(compress(at, is_dropped)), np.int64))
+        applied.at = list(compress(at, map(not_, is_dropped)))
+        applied.made = block if len(applied.at) == len(block) else block.take(applied.at)
+        return applied
 
 
 # --- a function of many samples ---
@@ -133,7 +111,7 @@ class FilterBatches:
 
     def _mask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
         try:
-            with UserCalls(lane, block.trail, ()):
+            with UserCalls(lane, block.trail):
                 answer = self.predicate(columns_of(block))
             return _checked(answer, len(block))
         except Exception as error:

@@ -14,16 +14,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import itemgetter
-from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from ..blocks import Block, Column, Columns, Ragged, Rows, array_of, column_of, columns_of
+from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
 from ..flow.channel import Channel, EndOfChannel
-from ..flow.engine import Engine, MakeContext, Scope
+from ..flow.engine import MakeContext, Scope
 from ..flow.threads import Threads
 from ..quantity import as_counts
 from ..types import Position
-from .calls import PIECE_SAMPLES, AdaptiveSize, UserCalls, call_each, call_user_code, cut, with_context
+from .calls import (
+    PIECE_SAMPLES,
+    AdaptiveSize,
+    UserCalls,
+    call_each,
+    call_user_code,
+    cut,
+    in_place,
+    with_context,
+)
 from .lane import Blocks, Lane, Opener
 from .op import Op, check_map, check_plain, name_of, note_batch, note_sample, shown
 from .shuffle import Pool, open_chunks, pass_on
@@ -38,21 +46,22 @@ _WINDOW = 2
 P = TypeVar("P", contravariant=True)
 R = TypeVar("R", covariant=True)
 
+Results: TypeAlias = Generator[tuple[R, float | None], None, None]
+"""Results in order, and how long each call took; None where calls run side by side."""
 
-class _CallsInProgress(Protocol[P, R]):
+
+def on_threads(call: Callable[[P], R], concurrency: int, what: str, lane: Lane) -> Threads[P, R]:
+    """Calls on threads, which help with functions that release the GIL."""
+    timed = partial(lane.stopwatch.call, what, call)
+    return Threads(timed, concurrency, what, lane.services.engine)
+
+
+class _InProgress(Protocol[P, R]):
     """Calls for pieces of a stream that are in progress; results are taken in the order of the pieces."""
 
-    @property
-    def took_s(self) -> float | None:
-        """How long the call took whose result was taken last; None where calls run side by side."""
-        ...
-
-    @property
-    def is_first_done(self) -> bool:
-        """Whether ``take`` would return at once."""
-        ...
-
     def submit(self, piece: P) -> None: ...
+
+    def is_first_done(self) -> bool: ...
 
     def take(self) -> R: ...
 
@@ -61,19 +70,19 @@ class _CallsInProgress(Protocol[P, R]):
 
 def in_order(
     pieces: Iterable[P],
-    calls: _CallsInProgress[P, R],
+    calls: _InProgress[P, R],
     size: AdaptiveSize,
     concurrency: int,
     window: int,
     count: Callable[[Any], int] = len,
-) -> Generator[R, None, None]:
+) -> Results[R]:
     """The results for the pieces, in their order, while calls for the next pieces are in progress.
 
     A result is not held here after it is passed on.
 
     Args:
         pieces: What calls are made for.
-        calls: Makes them.
+        calls: Makes them; closed at the end.
         size: Bounds what is made and not yet passed on; of large samples only as many are in progress as run.
         concurrency: How many samples run at a time.
         window: How many samples may be in progress or done, and not yet passed on.
@@ -81,66 +90,22 @@ def in_order(
     """
     running: deque[int] = deque()
     outstanding = 0
-    for piece in pieces:
-        calls.submit(piece)
-        running.append(count(piece))
-        outstanding += running[-1]
-        del piece
-        while running and (
-            calls.is_first_done
-            or outstanding > window
-            or (outstanding > concurrency and not size.may_hold(outstanding))
-        ):
-            outstanding -= running.popleft()
-            yield calls.take()
-    while running:
-        running.popleft()
-        yield calls.take()
-
-
-class _InPlace(Generic[P, R]):
-    """Makes each call on the thread that takes its result, when it is taken."""
-
-    is_first_done = True
-    took_s: float | None = None
-
-    def __init__(self, call: Callable[[P], R], engine: Engine) -> None:
-        self._call, self._engine = call, engine
-        self._pieces: deque[P] = deque()
-
-    def submit(self, piece: P) -> None:
-        self._pieces.append(piece)
-
-    def take(self) -> R:
-        self._engine.check()  # a closed pass does not make the next call
-        began_s = perf_counter()
-        try:
-            return self._call(self._pieces.popleft())
-        finally:
-            self.took_s = perf_counter() - began_s
-
-    def close(self) -> None:
-        self._pieces.clear()
-
-
-class _OnThreads(Generic[P, R]):
-    """Makes the calls on threads, which helps with functions that release the GIL."""
-
-    took_s = None
-
-    def __init__(self, call: Callable[[P], R], concurrency: int, name: str, what: str, lane: Lane) -> None:
-        self._call = partial(lane.stopwatch.call, what)
-        self._of_piece = call
-        self._threads = Threads[R](concurrency, name, what, lane.services.engine)
-        self.take = self._threads.take
-        self.close = self._threads.close
-
-    @property
-    def is_first_done(self) -> bool:
-        return self._threads.is_first_done
-
-    def submit(self, piece: P) -> None:
-        self._threads.submit(partial(self._call, partial(self._of_piece, piece)))
+    with closing(calls):
+        for piece in pieces:
+            calls.submit(piece)
+            running.append(count(piece))
+            outstanding += running[-1]
+            del piece
+            while running and (
+                calls.is_first_done()
+                or outstanding > window
+                or (outstanding > concurrency and not size.may_hold(outstanding))
+            ):
+                outstanding -= running.popleft()
+                yield calls.take(), None
+        while running:
+            running.popleft()
+            yield calls.take(), None
 
 
 # --- one sample at a time ---
@@ -169,17 +134,22 @@ class _OneByOne(Op):
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         attempts, during = lane.attempts(start), shown(self)
-        calls, most, window = self._open_calls(lane)
-        size = AdaptiveSize(most, lane.services.made_bytes)
-        with closing(calls), closing(upstream(start, lane.for_columns(False))) as blocks:
-            pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
-            for applied in in_order(pieces, calls, size, self.concurrency, window):
-                size.measure(applied.made.rows(), calls.took_s)
+        size = AdaptiveSize(self._most_samples, lane.services.made_bytes)
+        blocks = upstream(start, lane.for_columns(False))
+        pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
+        with closing(self._results(pieces, size, lane)) as results, closing(blocks):
+            for applied, took_s in results:
+                size.measure(applied.made.rows(), took_s)
                 yield from applied.pass_on(attempts, during)
                 del applied  # before the next one is made
 
-    def _open_calls(self, lane: Lane) -> tuple[_CallsInProgress[Block, Applied], int, int]:
-        """What makes the calls, the most samples of a piece, and how many samples may be in progress."""
+    @property
+    def _most_samples(self) -> int:
+        """The most samples of a piece."""
+        raise NotImplementedError
+
+    def _results(self, pieces: Iterable[Block], size: AdaptiveSize, lane: Lane) -> Results[Applied]:
+        """What is made of each piece."""
         raise NotImplementedError
 
 
@@ -190,33 +160,22 @@ class Map(_OneByOne):
     NumPy, I/O).
     """
 
-    def _open_calls(self, lane: Lane) -> tuple[_CallsInProgress[Block, Applied], int, int]:
-        fn = with_context(self.fn, self.context, lane)
+    @property
+    def _most_samples(self) -> int:
+        return PIECE_SAMPLES if self.concurrency == 1 else _THREAD_PIECE_SAMPLES
+
+    def _results(self, pieces: Iterable[Block], size: AdaptiveSize, lane: Lane) -> Results[Applied]:
+        fn, engine = with_context(self.fn, self.context, lane), lane.services.engine
         if self.concurrency == 1 or lane.singly:
-            return _InPlace(partial(self._apply, fn, lane), lane.services.engine), PIECE_SAMPLES, 0
+            return in_place(partial(call_each, fn, lane, shown(self)), pieces, engine)
 
         def call(sample: Any) -> Any:
-            lane.services.engine.check()  # so that closing the pass waits for one call, not for a piece
+            engine.check()  # so that closing the pass waits for one call, not for a piece
             return fn(sample)
 
-        apply_piece = partial(self._apply, call, lane)
-        threads = _OnThreads(apply_piece, self.concurrency, "asyncloader-map", shown(self), lane)
-        return threads, _THREAD_PIECE_SAMPLES, _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
-
-    def _apply(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
-        if lane.skips is not None:
-            results, good, failed = call_each(fn, block, partial(UserCalls, lane, block.trail))
-            return Applied(block, len(block), Rows(results, block.trail.take(good)), None, failed, good)
-        mapped: list[Any] = []
-        failure: Exception | None = None
-        try:
-            with UserCalls(lane, block.trail, mapped):
-                for sample in block.rows():
-                    mapped.append(fn(sample))
-        except Exception as error:
-            note_sample(error, shown(self), block, len(mapped))
-            failure = error
-        return Applied(block, len(mapped), Rows(mapped, block.trail), failure)
+        window = _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
+        calls = on_threads(partial(call_each, call, lane, shown(self)), self.concurrency, shown(self), lane)
+        return in_order(pieces, calls, size, self.concurrency, window)
 
 
 class AsyncMap(_OneByOne):
@@ -225,11 +184,15 @@ class AsyncMap(_OneByOne):
     The loop runs also while the consumer computes.
     """
 
-    def _open_calls(self, lane: Lane) -> tuple[_CallsInProgress[Block, Applied], int, int]:
+    @property
+    def _most_samples(self) -> int:
+        return min(self.concurrency, PIECE_SAMPLES)
+
+    def _results(self, pieces: Iterable[Block], size: AdaptiveSize, lane: Lane) -> Results[Applied]:
         window = 0 if lane.singly else _WINDOW * self.concurrency
-        most = min(self.concurrency, PIECE_SAMPLES)
         fn = with_context(self.fn, self.context, lane)
-        return _OnLoop(fn, self.concurrency, window + most, lane, shown(self)), most, window
+        calls = _OnLoop(fn, self.concurrency, window + self._most_samples, lane, shown(self))
+        return in_order(pieces, calls, size, self.concurrency, window)
 
 
 class _OnLoop:
@@ -245,8 +208,6 @@ class _OnLoop:
         lane: As the operator was given it.
         what: The operator, for messages.
     """
-
-    took_s = None
 
     def __init__(
         self, fn: Callable[..., Coroutine[Any, Any, Any]], concurrency: int, most: int, lane: Lane, what: str
@@ -266,7 +227,6 @@ class _OnLoop:
         self.take = self._outbox.receive
         lane.services.engine.submit(self._run_all, self._outbox)
 
-    @property
     def is_first_done(self) -> bool:
         return len(self._outbox) > 0
 
@@ -289,7 +249,7 @@ class _OnLoop:
                 return
             block = pending.block
             try:
-                with UserCalls(self._lane, block.trail, range(index)):
+                with UserCalls(self._lane, block.trail, index):
                     pending.results[index] = await call_user_code(self._fn, pending.samples[index])
             except Exception as error:
                 if self._lane.skips is None or isinstance(error, MemoryError):
@@ -333,16 +293,15 @@ class _Pending:
         """The result, when all of its samples are done."""
         block = self.block
         if not self.failed:
-            return Applied(block, len(block), Rows(self.results, block.trail))
+            return Applied.of(block, self.results, len(block))
         self.failed.sort(key=itemgetter(0))
         fatal = [(nth, error) for nth, error in self.failed if not skips or isinstance(error, MemoryError)]
         # The samples before a failure are good, and may complete a batch.
         tried, failure = fatal[0] if fatal else (len(block), None)
         skipped = [(nth, error) for nth, error in self.failed if nth < tried]
         bad = {nth for nth, _ in skipped}
-        good = [nth for nth in range(tried) if nth not in bad]
-        made = Rows([self.results[nth] for nth in good], block.trail.take(good))
-        return Applied(block, tried, made, failure, skipped, good)
+        results = [result for nth, result in enumerate(self.results[:tried]) if nth not in bad]
+        return Applied.of(block, results, tried, skipped, failure)
 
 
 # --- chunks of samples at a time ---
@@ -369,12 +328,15 @@ class MapBatches(Op):
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
-        apply_chunk, window = partial(self._apply_chunk, lane), _WINDOW * self.concurrency
-        calls: _CallsInProgress[Pool, tuple[Pool, Columns]] = _InPlace(apply_chunk, lane.services.engine)
+        apply = partial(self._apply_chunk, lane)
+        chunks = open_chunks(upstream, start, self.batch_size, lane)
+        results: Results[tuple[Pool, Columns]] = in_place(apply, chunks, lane.services.engine)
         if self.concurrency > 1 and not lane.singly:
-            calls = _OnThreads(apply_chunk, self.concurrency, "asyncloader-map-batches", shown(self), lane)
-        with closing(calls), closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
-            for chunk, made in in_order(chunks, calls, size, self.concurrency, window, lambda _: 1):
+            calls = on_threads(apply, self.concurrency, shown(self), lane)
+            window = _WINDOW * self.concurrency
+            results = in_order(chunks, calls, size, self.concurrency, window, lambda _: 1)
+        with closing(results), closing(chunks):
+            for (chunk, made), _ in results:
                 size.measure([dict(made.fields)])
                 yield from pass_on(chunk, made)
                 del chunk, made
@@ -386,7 +348,7 @@ class MapBatches(Op):
         block = chunk.samples
         try:
             given = columns_of(block)
-            with UserCalls(lane, block.trail, ()):
+            with UserCalls(lane, block.trail):
                 made = self.fn(dict(given))
             return chunk, Columns(_checked(made, given, len(block)), block.trail)
         except Exception as error:

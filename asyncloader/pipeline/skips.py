@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, Place
+from ..blocks import Block, Place, Rows
 from ..errors import SkipBudgetError
 from ..quantity import as_count, as_counts
 from ..types import Position, entry_of, with_entry
@@ -210,17 +209,33 @@ class Applied:
         given: The block.
         tried: How many of its samples the function was called for, from the first on.
         made: The samples to pass on, on the trail of those that they were made of.
-        at: The index in the block of each sample to pass on; by default its own.
-        failure: The error of the sample after the last that was tried, if errors are raised.
+        at: The index in the block of each sample to pass on.
         failed: The samples that failed, by index, with their errors, if errors are skipped.
+        failure: The error of the sample after the last that was tried, if errors are raised.
     """
 
     given: Block
     tried: int
     made: Block
-    failure: Exception | None = None
-    failed: Sequence[tuple[int, Exception]] = ()
-    at: Sequence[int] = range(sys.maxsize)
+    at: Sequence[int]
+    failed: Sequence[tuple[int, Exception]]
+    failure: Exception | None
+
+    @classmethod
+    def of(
+        cls,
+        given: Block,
+        results: list[Any],
+        tried: int,
+        failed: Sequence[tuple[int, Exception]] = (),
+        failure: Exception | None = None,
+    ) -> Applied:
+        """The results, each in the place of its sample."""
+        if not failed:
+            return cls(given, tried, Rows(results, given.trail), range(tried), failed, failure)
+        bad = {nth for nth, _ in failed}
+        good = [nth for nth in range(tried) if nth not in bad]
+        return cls(given, tried, Rows(results, given.trail.take(good)), good, failed, failure)
 
     def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: the samples before it are good, and may complete a batch."""

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import gc
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,8 +16,8 @@ from typing import Any
 from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data import get_worker_info as torch_worker_info
 
-from ..flow.channel import Channel, EndOfChannel
 from ..flow.process import occupy_standard_descriptors
+from ..flow.threads import DaemonThreads
 from ..pipeline.calls import as_error
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
@@ -178,103 +177,69 @@ class AsyncDoor:
 
 
 class _Calls:
-    """The thread of a door, and the ``next`` that is under way in it."""
+    """The calls of ``next`` for a door, one at a time, on a thread."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
-        # One: a call is requested after the previous one has returned.
-        self._asked = Channel[Future[Any]](1)
+        self._threads: DaemonThreads | None = None
         self._waiting: Future[Any] | None = None
-        self._ended = Future[None]()
-        self._thread: threading.Thread | None = None
-        self._left = False
+        self._ended: Future[object] | None = None
         # Held from the call of ``next`` until its batch is delivered.
         self._turn = asyncio.Lock()
 
     async def take(self) -> Any:
         """The next batch, which is the caller's then, or ``_END``."""
         async with self._turn:
-            batch = await self._receive()
+            if self._iterator is None:
+                return _END
+            if self._waiting is None:
+                self._threads = self._threads or DaemonThreads(1, "asyncloader-next", "of next()")
+                self._waiting = self._threads.submit(partial(_next, self._iterator))
+            called = asyncio.wrap_future(self._waiting)
+            # Counts as retrieved, also where this one is cancelled while it waits.
+            called.add_done_callback(lambda call: call.cancelled() or call.exception())
+            try:
+                # Cancelling what waits here leaves the call alone.
+                batch = await asyncio.shield(called)
+            except (asyncio.CancelledError, GeneratorExit):
+                raise
+            except BaseException:
+                self._waiting = None  # as in torch, the batches after a failed one still come
+                raise
+            self._waiting = None
             # Only now does it count as delivered.
             getattr(self._iterator, "hand_over", bool)()
             return batch
 
-    async def _receive(self) -> Any:
-        if self._left:
-            return _END
-        if self._waiting is None:
-            self._ask()
-        assert self._waiting is not None
-        waiting = self._waiting
-        try:
-            # Cancelling what waits here leaves the call alone, since that is running.
-            batch = await asyncio.wrap_future(waiting)
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException:
-            self._waiting = None  # as in torch, the batches after a failed one still come
-            raise
-        self._waiting = None
-        return batch
-
-    def _ask(self) -> None:
-        if self._thread is None:
-            # A daemon: the interpreter's exit must not wait for a user's function.
-            self._thread = threading.Thread(
-                target=_serve,
-                args=(self._asked, [self._iterator], self._ended),
-                name="asyncloader-next",
-                daemon=True,
-            )
-            self._thread.start()
-        self._waiting = Future()
-        self._waiting.set_running_or_notify_cancel()
-        self._asked.send(self._waiting)
-
     def leave(self) -> None:
         """Stop the call under way and have the thread end; from any thread, without waiting for it."""
-        self._left = True
-        self._asked.finish()
         waiting, iterator = self._waiting, self._iterator
         self._waiting = self._iterator = None
+        if self._threads is not None:  # which has its one thread
+            self._ended = self._threads.submit(getattr(iterator, "end", bool))
+            self._threads.end()
         if waiting is not None and not waiting.done():
             getattr(iterator, "leave", bool)()
-        if self._thread is None:
-            self._ended.set_result(None)
 
     async def wait_ended(self) -> None:
         """Wait for the thread's end, but no longer than workers may take: a user's function may block it."""
-        await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=_END_PATIENCE_S)
+        if self._ended is not None:
+            await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=_END_PATIENCE_S)
 
 
-def _serve(asked: Channel[Future[Any]], held: list[Any], ended: Future[None]) -> None:
-    iterator = held.pop()  # a thread keeps its arguments until after the code below
+def _next(iterator: Any) -> Any:
+    """Its next batch, or ``_END``."""
     try:
-        while True:
-            _answer(asked.receive(), iterator)
-    except EndOfChannel:
-        getattr(iterator, "end", bool)()
-    finally:
-        del iterator
-        ended.set_result(None)
-
-
-def _answer(call: Future[Any], iterator: Any) -> None:
-    try:
-        try:
-            batch = next(iterator)
-        except StopIteration as error:
-            if getattr(iterator, "is_cut", False):
-                raise as_error(error) from error
-            batch = _END
-        except (StopAsyncIteration, asyncio.CancelledError, GeneratorExit) as error:
-            # The dataset's: in a coroutine they would end the loop, or the task, silently.
+        return next(iterator)
+    except StopIteration as error:
+        if getattr(iterator, "is_cut", False):
             raise as_error(error) from error
-    except BaseException as error:
-        call.set_exception(error)
-        del call, iterator  # the error's traceback holds this frame
-    else:
-        call.set_result(batch)
+        return _END
+    except (StopAsyncIteration, asyncio.CancelledError, GeneratorExit) as error:
+        # The dataset's: in a coroutine they would end the loop, or the task, silently.
+        raise as_error(error) from error
+    finally:
+        del iterator  # an error's traceback holds this frame
 
 
 _END = object()
