@@ -114,21 +114,21 @@ def split_iterable(
     return Split(dataset, rank, world_size)
 
 
-class UnsplitNotice:
-    """Warns of a dataset that several workers read whole, once in a loader's life."""
+def warn_of_unsplit(dataset: object, warned: list[Line], line: Line) -> None:
+    """Warn at ``line`` of the user's that several workers read all of a dataset, unless that was done before.
 
-    def __init__(self) -> None:
-        self._told = False
-
-    def tell(self, dataset: Any, line: Line) -> None:
-        """Warn at ``line`` of the user's, unless that was done before."""
-        if self._told:
-            return
-        self._told = True
-        warnings.warn_explicit(
-            f"{type(dataset).__name__} is read by several workers but never asked get_worker_info(): "
-            "each worker yields all of it, so that every sample comes once for each worker. Wrap it in "
-            "asyncloader.split_iterable(dataset), or divide it in its __iter__",
-            UserWarning,
-            *line,
-        )
+    Args:
+        dataset: Which one.
+        warned: Where it was done.
+        line: Where to do it.
+    """
+    if warned:
+        return
+    warned.append(line)
+    warnings.warn_explicit(
+        f"{type(dataset).__name__} is read by several workers but never asked get_worker_info(): "
+        "each worker yields all of it, so that every sample comes once for each worker. Wrap it in "
+        "asyncloader.split_iterable(dataset), or divide it in its __iter__",
+        UserWarning,
+        *line,
+    )
