@@ -52,7 +52,7 @@ class WorkerLanes:
     def __init__(
         self,
         number: int,
-        pool: AnyPool[AnyWorker],
+        pool: AnyPool[Any],
         job: LanesJob,
         received: Cursor,
         make_job: Callable[[Turns], WorkerJob],
@@ -72,7 +72,8 @@ class WorkerLanes:
     @property
     def worker(self) -> AnyWorker:
         """The one that reads these lanes now."""
-        return self._pool.workers[self.number]
+        worker: AnyWorker = self._pool.workers[self.number]
+        return worker
 
     @property
     def turns(self) -> Turns:

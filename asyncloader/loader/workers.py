@@ -6,7 +6,7 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter, time
@@ -25,7 +25,7 @@ from ..pipeline.stream import Collated, LanesJob, Note, Turns, read_lanes
 from ..plan.lanes import worker_lanes
 from ..plan.topology import share_memory
 from ..stores.urls import scheme_of
-from ..workers import AnyPool, AnyWorker, ForkServer, WorkerPool, by_value
+from ..workers import AnyPool, ForkServer, WorkerPool, by_value
 from ..workers.ray.actor import Bench
 from .fleet import AsDone, Fleet, InTurn, NoteSink, WorkerLanes
 
@@ -219,7 +219,7 @@ def _open_pool(
     setting: WorkerSetting,
     options: StreamOptions,
     on_ray: Bench | None,
-) -> AbstractContextManager[AnyPool[AnyWorker]]:
+) -> AnyPool[Any]:
     """Processes on this machine, or Ray's actors wherever they are placed; ``with`` starts them."""
     pickled, buffers, modules = _pickled(job, setting, len(jobs))
     batch_bytes = share_memory(options.memory_bytes, pins=False).batch_bytes // len(jobs)

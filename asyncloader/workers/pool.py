@@ -14,7 +14,6 @@ import os
 import pickle
 import sys
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -77,66 +76,27 @@ def _let_go(workers: Sequence[AnyWorker]) -> None:
         worker.end_receiving()
 
 
-# The workers of a pool, wherever they run, and the end of all, also of those still to be started.
-
 W = TypeVar("W", bound=AnyWorker)
-W_co = TypeVar("W_co", bound=AnyWorker, covariant=True)
 
 
-class WorkerRegistry(ABC, Generic[W]):
-    """What a pool and its finalizer share: a finalizer's arguments are never collected."""
-
-    def __init__(self) -> None:
-        #: Those that work now, by their number.
-        self.workers: list[W] = []
-        self._closed = False
-        # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
-        self._lock = threading.RLock()
-
-    def enlist(self, worker: W) -> None:
-        """Add a worker, in the place of the previous one of its number.
-
-        Raises:
-            ChannelClosed: The pool was closed while the worker was started; it is ended too.
-        """
-        with self._lock:
-            self.workers[worker.number : worker.number + 1] = [worker]
-            closed = self._closed
-        if closed:
-            self.end([worker], for_good=False)
-            raise ChannelClosed
-
-    def close(self) -> None:
-        """End all workers, also those still to be started, and let go of what they share."""
-        with self._lock:
-            self._closed = True
-            workers = list(self.workers)
-        self.end(workers, for_good=True)
-
-    @abstractmethod
-    def end(self, workers: Sequence[W], for_good: bool) -> None:
-        """End these workers; the last ones, if it is for good, with what they share."""
-
-
-class AnyPool(ABC, Generic[W_co]):
+class AnyPool(ABC, Generic[W]):
     """The workers of one pass, started and closed together. Constructing starts nothing; ``with`` does.
 
     Args:
         jobs: Called without arguments, or with what the jobs share, in a process of its own, each returns an
             iterator of ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__``
             work. A job seeds its own random number generators: all workers inherit the same state.
-        registry: Of its workers.
+
+    Attributes:
+        workers: Those that work now, by their number.
     """
 
-    def __init__(self, jobs: Sequence[Job], registry: WorkerRegistry[W_co]) -> None:
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = list(jobs)
-        self._registry = registry
-        self._finalizer = weakref.finalize(self, registry.close)
-
-    @property
-    def workers(self) -> Sequence[W_co]:
-        """Those that work now, by their number."""
-        return self._registry.workers
+        self.workers: list[W] = []
+        self._closed = False
+        # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
+        self._lock = threading.RLock()
 
     def start(self) -> None:
         """Start a worker for each job.
@@ -153,7 +113,7 @@ class AnyPool(ABC, Generic[W_co]):
             self.close()
             raise
 
-    def replace(self, number: int, job: Job) -> W_co:
+    def replace(self, number: int, job: Job) -> None:
         """Start another worker in the place of worker ``number``, which has died.
 
         It gets the surroundings that the first one got. Returns without waiting until it is there; one that
@@ -164,16 +124,15 @@ class AnyPool(ABC, Generic[W_co]):
             RuntimeError: The fork server has ended, and no other one can be started, or not in time.
         """
         pickled = pickled_job(number, job)
-        self._registry.end([self.workers[number]], for_good=False)
-        worker = self._start_another(number, pickled)
-        self._registry.enlist(worker)
-        return worker
+        self._end([self.workers[number]], for_good=False)
+        self._enlist(self._start_another(number, pickled))
 
     def close(self) -> None:
         """End all workers, and return once they have ended. Idempotent, from any thread."""
-        if self._finalizer.alive:
-            self._registry.close()
-            self._finalizer.detach()
+        with self._lock:
+            self._closed = True
+            workers = list(self.workers)
+        self._end(workers, for_good=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -182,37 +141,30 @@ class AnyPool(ABC, Generic[W_co]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _enlist(self, worker: W) -> None:
+        """Add a worker, in the place of the previous one of its number.
+
+        Raises:
+            ChannelClosed: The pool was closed while the worker was started; it is ended too.
+        """
+        with self._lock:
+            self.workers[worker.number : worker.number + 1] = [worker]
+            closed = self._closed
+        if closed:
+            self._end([worker], for_good=False)
+            raise ChannelClosed
+
     @abstractmethod
     def _start(self, jobs: Sequence[bytes]) -> None:
         """Start workers for these pickled jobs, and enlist each."""
 
     @abstractmethod
-    def _start_another(self, number: int, job: bytes) -> W_co:
+    def _start_another(self, number: int, job: bytes) -> W:
         """Start another worker of this number."""
 
-
-class _Processes(WorkerRegistry[Worker]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared: SharedStore | None = None
-
-    def end(self, workers: Sequence[Worker], for_good: bool) -> None:
-        """Ask all to end, kill those that do not, and release what they held. Takes the time of one."""
-        if for_good and self.shared is not None:
-            self.shared.close()
-        if any(worker.is_inherited for worker in workers):
-            for worker in workers:
-                worker.abandon()
-            return
-        for worker in workers:
-            worker.let_go()
-        lifelines = [worker.lifeline for worker in workers]
-        wait_ended(lifelines, patience_s(max((worker.grace_s for worker in workers), default=0.0)))
-        for lifeline in lifelines:
-            lifeline.kill()
-        wait_ended(lifelines, patience_s(_KILL_DEADLINE_S, at_exit=0.5))
-        for worker in workers:
-            worker.bury()
+    @abstractmethod
+    def _end(self, workers: Sequence[W], for_good: bool) -> None:
+        """End these workers; the last ones, if it is for good, with what they share. Idempotent."""
 
 
 class WorkerPool(AnyPool[Worker]):
@@ -237,8 +189,6 @@ class WorkerPool(AnyPool[Worker]):
         ValueError: ``prefetch`` is less than 1.
     """
 
-    _registry: _Processes
-
     def __init__(
         self,
         jobs: Sequence[Job],
@@ -253,7 +203,7 @@ class WorkerPool(AnyPool[Worker]):
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch must be 1 or more, but is {prefetch}")
-        super().__init__(jobs, _Processes())
+        super().__init__(jobs)
         self._make_setting = partial(
             Setting, number=0, prefetch=prefetch, prefetch_bytes=prefetch_bytes, spare_bytes=spare_bytes
         )
@@ -261,6 +211,7 @@ class WorkerPool(AnyPool[Worker]):
         self._start_timeout_s = start_timeout_s
         self._server = server
         self._shared = shared
+        self._stored: SharedStore | None = None
         self._setting: Setting | None = None
 
     def _start(self, jobs: Sequence[bytes]) -> None:
@@ -276,11 +227,11 @@ class WorkerPool(AnyPool[Worker]):
             path=import_path(), argv=list(sys.argv), directory=os.getcwd(), environment=dict(os.environ)
         )
         if self._shared is not None:
-            self._registry.shared = SharedStore(*self._shared)
+            self._stored = SharedStore(*self._shared)
             self._shared = None
         with self._start_bounded(server) as deadline:
             for number, job in enumerate(jobs):
-                self._registry.enlist(self._ask_for(server, number, job, deadline))
+                self._enlist(self._ask_for(server, number, job, deadline))
             for worker in self.workers:
                 worker.lifeline.wait_started(deadline)
 
@@ -303,9 +254,25 @@ class WorkerPool(AnyPool[Worker]):
         self._server = server
         return worker
 
-    def close(self) -> None:
-        super().close()
-        self._server = None
+    def _end(self, workers: Sequence[Worker], for_good: bool) -> None:
+        """Ask all to end, kill those that do not, and release what they held. Takes the time of one."""
+        if for_good:
+            self._server = None
+            if self._stored is not None:
+                self._stored.close()
+        if any(worker.is_inherited for worker in workers):
+            for worker in workers:
+                worker.abandon()
+            return
+        for worker in workers:
+            worker.let_go()
+        lifelines = [worker.lifeline for worker in workers]
+        wait_ended(lifelines, patience_s(max((worker.grace_s for worker in workers), default=0.0)))
+        for lifeline in lifelines:
+            lifeline.kill()
+        wait_ended(lifelines, patience_s(_KILL_DEADLINE_S, at_exit=0.5))
+        for worker in workers:
+            worker.bury()
 
     @contextmanager
     def _start_bounded(self, server: ForkServer) -> Iterator[float | None]:
@@ -330,8 +297,8 @@ class WorkerPool(AnyPool[Worker]):
         try:
             with closing(SharedStore(pickle.dumps((setting, job), protocol=5), ())) as stored:
                 given.append(stored.duplicate())
-            if self._registry.shared is not None:
-                given.append(self._registry.shared.duplicate())
+            if self._stored is not None:
+                given.append(self._stored.duplicate())
             lifeline = server.fork(theirs, given, deadline)
         except BaseException:
             ours.close()

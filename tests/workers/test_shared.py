@@ -90,5 +90,6 @@ def test_every_worker_and_who_replaces_one_is_called_with_the_same() -> None:
         with pytest.raises(WorkerDiedError):
             while True:
                 receive(pool.workers[1])
-        replaced = pool.replace(1, job)
+        pool.replace(1, job)
+        replaced = pool.workers[1]
         assert [receive(replaced)[0], receive(replaced)[0]] == [1, total]

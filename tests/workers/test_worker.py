@@ -11,6 +11,7 @@ import resource
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -546,9 +547,10 @@ def test_an_error_leaves_no_cycle_behind() -> None:
         pool.start()
         with suppress(KeyError):
             receive(pool.workers[0])
-        finalizer = pool._finalizer
+        pool.close()
+        gone = weakref.ref(pool)
         del pool
-        assert not finalizer.alive
+        assert gone() is None
     finally:
         gc.enable()
 

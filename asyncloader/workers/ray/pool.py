@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import __version__
 from ...flow.channel import ChannelClosed
-from ..pool import AnyPool, WorkerRegistry
+from ..pool import AnyPool
 from ..worker import Job
 from .actor import Bench, LaneWorker
 from .options import connect, import_ray
@@ -35,8 +35,6 @@ class RayPool(AnyPool[RayWorker]):
         shared: See ``WorkerPool``. Put into the object store once, for all actors.
     """
 
-    _registry: _Actors
-
     def __init__(
         self,
         jobs: Sequence[Job],
@@ -47,9 +45,13 @@ class RayPool(AnyPool[RayWorker]):
         grace_s: float | None,
         shared: tuple[bytes, Sequence[PickleBuffer]],
     ) -> None:
-        super().__init__(jobs, _Actors(grace_s, bench))
+        super().__init__(jobs)
         self._ahead = prefetch, prefetch_bytes
-        self._shared: Any = shared
+        self._given: Any = shared
+        #: Ray's reference to it; without that it would be gone when an actor is replaced.
+        self._shared: Any = None
+        self._bench, self._grace_s = bench, grace_s
+        self._owner = os.getpid()
 
     def _start(self, jobs: Sequence[bytes]) -> None:
         """Request the actors, without waiting until they are there.
@@ -58,53 +60,40 @@ class RayPool(AnyPool[RayWorker]):
             RuntimeError: This process is connected to its cluster by Ray Client.
             ConnectionError: There is no cluster where the environment says that there is one.
         """
-        self._registry.shared = connect().put(self._shared)
-        self._shared = None
+        self._shared = connect().put(self._given)
+        self._given = None
         for number, job in enumerate(jobs):
-            self._registry.enlist(self._start_another(number, job))
+            self._enlist(self._start_another(number, job))
 
     def close(self) -> None:
-        self._finalizer()  # once: of two that close at a time, one gives idle actors back
+        with self._lock:
+            if self._closed:
+                return  # of two that close at a time, one gives idle actors back
+            self._closed = True
+        super().close()
 
     def _start_another(self, number: int, job: bytes) -> RayWorker:
-        # The workers must not refer to the pool, which ends them when it is collected. Nor to the registry,
-        # which refers to them: that cycle would keep the bench, and its actors, until a garbage collection.
-        registry_ref = weakref.ref(self._registry)
-        asked = self._registry.bench.asked
+        # The workers must not refer to the pool: the cycle would keep the bench, and its actors, until a
+        # garbage collection.
+        pool_ref = weakref.ref(self)
+        asked = self._bench.asked
         made = import_ray().remote(concurrency_groups={"beside": 1})(LaneWorker)
         # Ray's own restart would begin the job where it began, and not where it was.
         options = {**asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
 
         def ask() -> tuple[Any, Any]:
-            registry = registry_ref()
-            if registry is None or registry.shared is None:
+            pool = pool_ref()
+            if pool is None or pool._shared is None:
                 raise ChannelClosed
-            actor = registry.bench.take() or made.options(**options).remote(__version__)
-            return actor, actor.start.remote(number, job, registry.shared)
+            actor = pool._bench.take() or made.options(**options).remote(__version__)
+            return actor, actor.start.remote(number, job, pool._shared)
 
         return RayWorker(number, ask, asked, *self._ahead)
 
-
-class _Actors(WorkerRegistry[RayWorker]):
-    """See ``WorkerRegistry``.
-
-    Args:
-        grace_s: See ``RayPool``.
-        bench: See ``RayPool``.
-    """
-
-    def __init__(self, grace_s: float | None, bench: Bench) -> None:
-        super().__init__()
-        #: Ray's reference to what the jobs share; without it that would be gone when an actor is replaced.
-        self.shared: Any = None
-        self.bench = bench
-        self._owner = os.getpid()
-        self._grace_s = grace_s
-
-    def end(self, workers: Sequence[RayWorker], for_good: bool) -> None:
+    def _end(self, workers: Sequence[RayWorker], for_good: bool) -> None:
         """Ask all to end if they get time for that, kill or keep their actors, and release what they held."""
         if for_good and self._owner == os.getpid():
-            self.shared = None
+            self._shared = None
         if any(worker.is_inherited for worker in workers):
             for worker in workers:
                 worker.abandon()
@@ -116,7 +105,7 @@ class _Actors(WorkerRegistry[RayWorker]):
             worker.let_go()
         # At the interpreter's end Ray may have gone before us, and its actors with it.
         if ray.is_initialized():
-            keeps = for_good and self.bench.keeps
+            keeps = for_good and self._bench.keeps
             grace_s = self._grace_s if for_good else None
             if keeps:
                 grace_s = grace_s or _BENCH_GRACE_S
@@ -124,7 +113,7 @@ class _Actors(WorkerRegistry[RayWorker]):
             if ends:
                 ray.wait(ends, num_returns=len(ends), timeout=grace_s, fetch_local=False)
             for worker in workers:
-                if not (keeps and worker.hand_over(self.bench)):
+                if not (keeps and worker.hand_over(self._bench)):
                     worker.kill()
         for worker in workers:
             worker.bury()
