@@ -278,11 +278,11 @@ class Budget:
 
     def claim(self, lane: int) -> Reservation:
         """The reservation of the only reader of ``lane``."""
-        return Reservation(self, lane, 1.0)
+        return self.of(lane).claim()
 
-    def portion(self, lane: int, number: int, share: float) -> Portion:
-        """The portion of part ``number`` of a lane; see ``Portion``."""
-        return Portion(self, lane, share, (number,))
+    def of(self, lane: int) -> Portion:
+        """The budget as ``lane`` sees it."""
+        return Portion(self, lane, 1.0, ())
 
     @property
     def allowed_bytes(self) -> int:
@@ -365,13 +365,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The budget as one part of a lane sees it, such as a component of a mixture.
+    """The budget as a lane sees it, or a part of a lane, such as a component of a mixture.
 
     Attributes:
         budget: Whole.
         lane: Of the budget.
         share: The share of the lane's bytes that the reader of the part may count on.
-        part: Its number in the lane, after the numbers of the parts that contain it.
+        part: Its number in the lane, after the numbers of the parts that contain it; empty for the lane.
     """
 
     budget: Budget
@@ -379,15 +379,11 @@ class Portion:
     share: float
     part: tuple[int, ...]
 
-    def claim(self, lane: int) -> Reservation:
-        """The reservation of the only reader of this part.
-
-        Args:
-            lane: The number of the part as a lane, which is not used here.
-        """
+    def claim(self) -> Reservation:
+        """The reservation of the only reader of this part."""
         return Reservation(self.budget, self.lane, self.share, self.part)
 
-    def portion(self, lane: int, number: int, share: float) -> Portion:
+    def portion(self, number: int, share: float) -> Portion:
         """The portion of a part of this part."""
         return Portion(self.budget, self.lane, self.share * share, (*self.part, number))
 
@@ -407,7 +403,7 @@ class Reservation:
         on_room: Called in any thread when a refused reader should retry.
     """
 
-    def __init__(self, budget: Budget, lane: int, share: float, part: tuple[int, ...] = ()) -> None:
+    def __init__(self, budget: Budget, lane: int, share: float, part: tuple[int, ...]) -> None:
         self._budget = budget
         self.lane = lane
         self.share = share

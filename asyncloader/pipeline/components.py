@@ -17,7 +17,6 @@ from typing import Any, ClassVar, TypeAlias
 
 from ..blocks import Block, Place, Trail
 from ..errors import add_note
-from ..flow.budget import Portion
 from ..plan.lanes import Counter, Deal
 from ..types import Position, entry_of
 from .calls import cut
@@ -118,27 +117,23 @@ class Composed:
     def stage(self) -> str:
         return self.kind
 
-    def lane_of(self, number: int, lane: Lane, share: float) -> tuple[Lane, Portion]:
-        """The lane of a component, and its part of the budget.
+    def lane_of(self, number: int, lane: Lane, share: float) -> Lane:
+        """The lane of a component, with its part of the budget.
 
         Args:
             number: Of the component.
             lane: Of the whole.
             share: The component's part of the lane's budget, from 0 to 1.
         """
-        portion = lane.budget.portion(lane.topology.lane, number, share)
         deal = self.deal_of(number, lane.deal)
-        return (
-            replace(
-                lane,
-                topology=replace(lane.topology, lane=deal.lanes[0]),
-                component=deal.component,
-                order_seed=deal.order_seed,
-                budget=portion,
-                # An audit follows one of the components that are put together.
-                leaves_out=lane.leaves_out if self.drawn_as(number) == number else None,
-            ),
-            portion,
+        return replace(
+            lane,
+            topology=replace(lane.topology, lane=deal.lanes[0]),
+            component=deal.component,
+            order_seed=deal.order_seed,
+            budget=lane.budget.portion(number, share),
+            # An audit follows one of the components that are put together.
+            leaves_out=lane.leaves_out if self.drawn_as(number) == number else None,
         )
 
     def counts_of(self, deal: Deal) -> list[list[float]]:
@@ -287,7 +282,7 @@ class Feed:
         begins_anew: bool = False,
     ) -> None:
         self._source, self._number = source, number
-        self._lane, self._portion = source.lane_of(number, lane, share)
+        self._lane = source.lane_of(number, lane, share)
         self._blocks: Blocks | None = None
         self._held: Block | None = None
         self.held = 0
@@ -298,7 +293,7 @@ class Feed:
 
     def pull(self) -> bool:
         """Wait for the next block, when nothing is held; return whether there is one."""
-        self._portion.wait()
+        self._lane.budget.wait()
         try:
             if self._blocks is None:
                 self._blocks = self._open(START if self.mark is None else self.mark())

@@ -322,7 +322,7 @@ class Dataset:
         n = as_count("n", n)
         samples: list[Any] = []
         with Engine() as engine:
-            budget = Budget(_HEAD_READ_BYTES, [0])
+            budget = Budget(_HEAD_READ_BYTES, [0]).of(0)
             order_seed = self._stages.order_seed
             lane = Lane(Topology(), Services(engine, _HEAD_READ_BYTES), budget, order_seed, singly=True)
             with closing(self._stages.open(START, lane)) as blocks:

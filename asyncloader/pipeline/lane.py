@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from ..blocks import Block, Indices
-from ..flow.budget import Budget, Portion
+from ..flow.budget import Portion
 from ..flow.engine import Engine
 from ..observe.audit import LeavesOut
 from ..observe.statistics import NetworkCounts
@@ -71,7 +71,7 @@ class Lane:
 
     topology: Topology
     services: Services = field(compare=False)
-    budget: Budget | Portion = field(compare=False)
+    budget: Portion = field(compare=False)
     order_seed: int | None = None
     repetition: int = 0
     stage: int = 0

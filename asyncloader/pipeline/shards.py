@@ -21,7 +21,7 @@ from ..blocks import Block, Columns, Place, Rows, bytes_of
 from ..cache.fetch import Cache
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
-from ..flow.budget import Budget, Reservation
+from ..flow.budget import Reservation
 from ..flow.channel import Channel, EndOfChannel, Producer
 from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
@@ -150,9 +150,8 @@ def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedSto
     services, engine = lane.services, lane.services.engine
     if id(access) not in services.clients:
         made = Stores(engine.resources, access, services.network, services.traffic)
-        budget = lane.budget if isinstance(lane.budget, Budget) else lane.budget.budget
         is_cached = access.cache is not None
-        cache = Cache(access, engine, services.network, budget, shares) if is_cached else None
+        cache = Cache(access, engine, services.network, lane.budget.budget, shares) if is_cached else None
         services.clients[id(access)] = made, cache
     stores, cache = services.clients[id(access)]
     return stores if cache is None else CachedStores(stores, cache, lane.topology.lane)
@@ -327,7 +326,7 @@ class Shards:
             read_shards,
             stores,
             (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
-            lane.budget.claim(lane.topology.lane),
+            lane.budget.claim(),
             out,
             lane.services.traffic,
         )
@@ -337,7 +336,7 @@ class Shards:
         if lane.columns and self._decodes_without_lock and reading.attempts is None:
             helped = replace(lane, stopwatch=lane.stopwatch.helper())
             blocks = helped.stopwatch.timed(DECODE, self._blocks_of(cuts(), out, helped, reading))
-            blocks = decode_ahead(blocks, lane.budget.claim(lane.topology.lane), out.close)
+            blocks = decode_ahead(blocks, lane.budget.claim(), out.close)
         else:
             blocks = self._blocks_of(cuts(), out, lane, reading)
         with closing(out), closing(blocks):

@@ -89,7 +89,7 @@ class Iterables:
                 iterable = context.run(self.make, *([here.told()] if self._takes_topology else ()))
             if lane.topology.lanes > 1:
                 check = partial(self._check, iterable, here)
-        most_bytes = lane.budget.claim(lane.topology.lane).most_bytes
+        most_bytes = lane.budget.claim().most_bytes
         if isinstance(iterable, AsyncIterable):
             blocks = _open_async(iterable, skip, here, check, lane.services.engine, most_bytes)
         elif isinstance(iterable, Iterable):

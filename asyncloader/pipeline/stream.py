@@ -188,7 +188,7 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
         Lane(
             job.place(lane),
             services,
-            budget,
+            budget.of(lane),
             job.stages.order_seed,
             columns=takes_columns(job.collate_fn),
             skips=job.open_skips(lane, row.position),

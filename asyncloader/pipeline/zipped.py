@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..blocks import Block, Columns, Rows, Trail
-from ..flow.budget import Portion
 from ..plan.lanes import Deal
 from ..types import Position
 from .components import Composed, Feed
@@ -61,10 +60,9 @@ class Zipped(Composed):
         """The same for all, so that components that are shuffled with the same seed stay side by side."""
         return 0
 
-    def lane_of(self, number: int, lane: Lane, share: float) -> tuple[Lane, Portion]:
+    def lane_of(self, number: int, lane: Lane, share: float) -> Lane:
         """A lane that skips no sample, since the samples after it would be paired wrongly."""
-        mine, portion = super().lane_of(number, lane, share)
-        return replace(mine, skips=None), portion
+        return replace(super().lane_of(number, lane, share), skips=None)
 
     def first_lane(self, number: int) -> int:
         """The same for all: shards at the same place go to the same lane."""

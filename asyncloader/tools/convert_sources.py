@@ -172,7 +172,7 @@ class ShardSamples:
         shards = self.shards
         left = self.stops[-1] - self.skip if self.count is None else self.count
         with Engine() as engine:
-            lane = Lane(Topology(), Services(engine, _READ_BYTES), Budget(_READ_BYTES, [0]))
+            lane = Lane(Topology(), Services(engine, _READ_BYTES), Budget(_READ_BYTES, [0]).of(0))
             last = self.stops[-2] if len(self.stops) > 1 else 0
             numbers = np.arange(len(shards.urls))
             pieces = Pieces(numbers, shards.checks.samples, self.skip, self.skip + left - last)

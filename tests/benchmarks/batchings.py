@@ -77,7 +77,7 @@ def main() -> None:
     print("| batching | padding | columns, M tokens/s | rows, M tokens/s |")
     print("|---|---|---|---|")
     with Engine() as engine:
-        lane = Lane(Topology(), Services(engine, 1 << 20), Budget(1 << 20, [0]))
+        lane = Lane(Topology(), Services(engine, 1 << 20), Budget(1 << 20, [0]).of(0))
         ways = [(name, upstream) for name in BATCHINGS for upstream in (columns, rows)]
         best: dict[Any, float] = {}
         padding: dict[str, float] = {}

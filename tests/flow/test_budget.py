@@ -160,19 +160,19 @@ def test_every_lane_comes_through_within_the_total(
 
 def test_parts_of_a_lane_divide_its_share() -> None:
     budget = Budget(100, range(2))
-    small, large = (budget.portion(0, number, share).claim(7) for number, share in enumerate((0.2, 0.8)))
+    small, large = (budget.of(0).portion(number, share).claim() for number, share in enumerate((0.2, 0.8)))
     assert (small.lane, small.share_bytes, large.share_bytes) == (0, 10, 40)
     assert small.take(10) and large.take(30)
     assert not small.take(1) and large.take(10)
     assert budget.claim(1).take(50), "another lane's share is left"
-    inner = budget.portion(0, 1, 0.8).portion(0, 2, 0.5)
-    assert (inner.lane, inner.part, inner.claim(7).share_bytes) == (0, (1, 2), 20)
+    inner = budget.of(0).portion(1, 0.8).portion(2, 0.5)
+    assert (inner.lane, inner.part, inner.claim().share_bytes) == (0, (1, 2), 20)
 
 
 def test_of_a_lanes_parts_the_one_that_it_waits_for_gets_what_it_needs() -> None:
     budget = Budget(100, range(2))
-    parts = [budget.portion(0, number, 0.5) for number in range(2)]
-    claims = [part.claim(0) for part in parts]
+    parts = [budget.of(0).portion(number, 0.5) for number in range(2)]
+    claims = [part.claim() for part in parts]
     called = called_of(claims)
     other = budget.claim(1)
     assert other.take(100)
@@ -190,9 +190,9 @@ def test_of_a_lanes_parts_the_one_that_it_waits_for_gets_what_it_needs() -> None
 
 def test_whoever_waits_for_a_part_waits_for_the_parts_in_it_until_it_says_which() -> None:
     budget = Budget(100, range(2))
-    whole = budget.portion(0, 0, 1.0)
-    inner = [whole.portion(0, number, 0.5) for number in range(2)]
-    claims = [part.claim(0) for part in inner]
+    whole = budget.of(0).portion(0, 1.0)
+    inner = [whole.portion(number, 0.5) for number in range(2)]
+    claims = [part.claim() for part in inner]
     assert budget.claim(1).take(100)
     whole.wait()
     assert claims[0].take(1, is_needed=True) and claims[1].take(1, is_needed=True)
@@ -206,8 +206,8 @@ def test_every_part_of_every_lane_comes_through_within_the_total(
 ) -> None:
     """Lanes in turn, and in each its parts in any order; the others take ahead what they may."""
     budget = Budget(total, range(3))
-    portions = [budget.portion(lane, number, 0.5) for lane in range(3) for number in range(2)]
-    claims = [portion.claim(9) for portion in portions]
+    portions = [budget.of(lane).portion(number, 0.5) for lane in range(3) for number in range(2)]
+    claims = [portion.claim() for portion in portions]
     takers = Takers(claims, called_of(claims), total)
     for step, size in enumerate(sizes):
         budget.pass_turn(step % 3)

@@ -80,7 +80,7 @@ class ListedColumns(Listed):
 
 def lane_of(engine: Engine, lane: int = 0, lanes: int = 1, epoch: int = 0) -> Lane:
     topology = Topology(lane, lanes, 0, 1, epoch)
-    return Lane(topology, Services(engine, 1 << 20), Budget(1 << 20, [lane]), stage=1)
+    return Lane(topology, Services(engine, 1 << 20), Budget(1 << 20, [lane]).of(lane), stage=1)
 
 
 def run(source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START) -> list[Any]:
