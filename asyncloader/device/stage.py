@@ -10,22 +10,19 @@ Laws:
 
 from __future__ import annotations
 
-import threading
 import warnings
+from collections.abc import Generator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import add_note, users_level
-from ..flow.channel import Channel, ChannelClosed, EndOfChannel, Receiver
+from ..flow.channel import EndOfChannel, Producer, Receiver
 from .carriers import Pinner, Prepared, Uploader
 from .slabs import Accelerator
 
 if TYPE_CHECKING:
     import torch
-
-# The thread ends in milliseconds; what may take longer is locking a large batch's pages. Five seconds
-# are the engine's patience too.
-_CLOSE_DEADLINE_S = 5.0
 
 _WHERE = "in the pinned-memory stage"
 
@@ -53,25 +50,23 @@ class DeviceStage:
         budget_bytes: int | None,
     ) -> None:
         assert depth > 0, "a stage without room for a batch would never pass one on"
-        self._source = source
         self._backend = backend
         # One slab to write to while the copies of as many batches as may lie ready are pending.
         self._carrier: Pinner | Uploader = (
             Uploader(backend, count=depth + 1, budget_bytes=budget_bytes) if to_device else Pinner(backend)
         )
         # A batch costs its bytes, but at least the share that keeps the number of batches to ``depth``.
-        self._least_cost = 1 if budget_bytes is None else max(budget_bytes // depth, 1)
-        self._in_bytes = budget_bytes is not None
-        self._outlet: Channel[tuple[Prepared, Any]] = Channel(self._least_cost * depth)
-        self._thread: threading.Thread | None = None
-        self._failure: Exception | None = None  # what the source raised last
-
-    def start(self) -> None:
-        """Start the thread, which begins to read the source."""
-        assert self._thread is None, "a stage starts once"
-        # A daemon: the interpreter must be able to exit while a consumer holds an unfinished iterator.
-        self._thread = threading.Thread(target=self._run, name="asyncloader-device", daemon=True)
-        self._thread.start()
+        least_cost = 1 if budget_bytes is None else max(budget_bytes // depth, 1)
+        self._producer = Producer(
+            partial(_prepared, source, backend, self._carrier),
+            least_cost * depth,
+            on_close=source.close,
+            name="asyncloader-device",
+            cost_of=lambda made: 1 if budget_bytes is None else max(made[0].size_bytes, least_cost),
+            makes_before_room=True,
+        )
+        #: Starts the thread, which begins to read the source.
+        self.start = self._producer.start
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]:
         """The next batch and its note, for use on this thread's current stream.
@@ -85,88 +80,66 @@ class DeviceStage:
             EndOfChannel: The source has ended, or the stage was closed.
             Exception: What the source, or pinning and copying this batch, raised.
         """
-        prepared, note = self._outlet.receive(timeout_s)
+        prepared, note = self._producer.receive(timeout_s)
         return prepared.hand_over(), note
 
     async def receive_async(self) -> tuple[Any, Any]:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
-        prepared, note = await self._outlet.receive_async()
+        prepared, note = await self._producer.receive_async()
         return prepared.hand_over(), note
 
     def close(self) -> None:
-        """Close the source, end the thread and free the slabs. Idempotent, from any thread.
-
-        Raises:
-            RuntimeError: The thread did not end within five seconds: its source did not wake it.
-        """
-        self._outlet.close()
+        """Close the source, end the thread and free the slabs. Idempotent, from any thread."""
         try:
-            self._source.close()
+            self._producer.close()
         finally:
-            self._join()
+            # The thread has drained its own; this is for what the consumer copied afterwards.
+            _drain(self._carrier)
 
-    def _join(self) -> None:
-        # A garbage collection in the stage's own thread may end up here; it cannot wait for itself.
-        if self._thread is None or self._thread is threading.current_thread():
-            return
-        self._thread.join(_CLOSE_DEADLINE_S)
-        if self._thread.is_alive():
-            raise RuntimeError(
-                f"{self._thread.name} did not stop within {_CLOSE_DEADLINE_S} s: closing its source "
-                f"({type(self._source).__name__}) should have woken it"
-            )
-        # The thread has drained its own; this is for what the consumer copied afterwards.
-        self._drain()
 
-    def _run(self) -> None:
+def _prepared(
+    source: Receiver[tuple[Any, Any]], backend: Accelerator, carrier: Pinner | Uploader
+) -> Generator[tuple[Prepared, Any], None, None]:
+    """The batches of the source, each prepared; in the stage's own thread."""
+    failure: Exception | None = None  # what the source raised last
+    try:
         try:
-            self._backend.enter_thread()
-            while self._pass_one_on():
-                pass
-            self._outlet.finish()
-        except ChannelClosed:
-            pass
-        except BaseException as error:
-            add_note(error, _WHERE)
-            self._outlet.finish(error)
-        finally:
-            self._failure = None  # its traceback leads here
-            self._drain()
-
-    def _pass_one_on(self) -> bool:
-        """Read, prepare and send one batch; False at the end. Keeps no reference to it."""
-        note = None
-        try:
-            batch, note = self._source.receive()
-        except EndOfChannel:
-            return False
-        except Exception as error:
-            if error is self._failure:
-                # The source has ended with it, and raises it each time: so does this stage.
-                self._outlet.finish(error)
-                return False
-            self._failure = error
-            prepared = _failed(error)
-        else:
-            prepared = self._prepare(batch)
-            # Waiting for room must not hold the batch as it was, which may lie in shared memory.
-            del batch
-        cost = max(prepared.size_bytes, self._least_cost) if self._in_bytes else 1
-        self._outlet.send((prepared, note), cost)
-        return True
-
-    def _prepare(self, batch: Any) -> Prepared:
-        try:
-            return self._carrier.prepare(batch)
+            backend.enter_thread()
         except Exception as error:
             add_note(error, _WHERE)
-            return _failed(error)
+            raise
+        while True:
+            try:
+                batch, note = source.receive()
+            except EndOfChannel:
+                return
+            except Exception as error:
+                if error is failure:
+                    raise  # the source has ended with it, and raises it each time: so does this stage
+                failure, made = error, [(_failed(error), None)]
+            else:
+                made = [(_prepare(carrier, batch), note)]
+                # Waiting for room must not hold the batch as it was, which may lie in shared memory.
+                del batch
+            yield made.pop()
+    finally:
+        failure = None  # its traceback leads here
+        _drain(carrier)
 
-    def _drain(self) -> None:
-        # If this fails, the device itself has failed, and nothing on it can be waited for. The consumer's
-        # next call to it raises a better error.
-        with suppress(Exception):
-            self._carrier.drain()
+
+def _prepare(carrier: Pinner | Uploader, batch: Any) -> Prepared:
+    try:
+        return carrier.prepare(batch)
+    except Exception as error:
+        add_note(error, _WHERE)
+        return _failed(error)
+
+
+def _drain(carrier: Pinner | Uploader) -> None:
+    # If this fails, the device itself has failed, and nothing on it can be waited for. The consumer's next
+    # call to it raises a better error.
+    with suppress(Exception):
+        carrier.drain()
 
 
 def _failed(error: Exception) -> Prepared:

@@ -29,25 +29,10 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from time import monotonic
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from ..errors import format_stack, is_in_users_code
 from .process import patience_s
-
-
-class Waiter(Protocol):
-    """A thread or coroutine in line. All but the waiting itself happens under the channel's lock."""
-
-    cost: int
-    is_awake: bool
-
-    def wake(self) -> bool:
-        """Wake it to check again, once until it waits anew; returns whether it still exists."""
-        ...
-
-    def wait_anew(self) -> None:
-        """It has checked, and waits again."""
-        ...
 
 
 class ThreadWaiter:
@@ -65,6 +50,7 @@ class ThreadWaiter:
         self.is_awake = False
 
     def wake(self) -> bool:
+        """Wake it to check again, once until it waits anew; returns whether it still exists."""
         if not self.is_awake:
             with suppress(RuntimeError):  # released before, by a wake that was interrupted
                 self._asleep.release()
@@ -72,6 +58,7 @@ class ThreadWaiter:
         return True
 
     def wait_anew(self) -> None:
+        """It has checked, and waits again."""
         self.is_awake = False
 
     def wait(self, deadline: float | None = None) -> bool:
@@ -88,6 +75,7 @@ class LoopWaiter:
         self._future: asyncio.Future[None] = self._loop.create_future()
 
     def wake(self) -> bool:
+        """See ``ThreadWaiter``."""
         if self.is_awake:
             return not self._loop.is_closed()
         # Directly from its own loop: the call for other threads costs twice as much.
@@ -99,6 +87,7 @@ class LoopWaiter:
         return True
 
     def wait_anew(self) -> None:
+        """See ``ThreadWaiter``."""
         self._future = self._loop.create_future()
         self.is_awake = False
 
@@ -120,6 +109,9 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *
         return False
     return True
 
+
+Waiter: TypeAlias = ThreadWaiter | LoopWaiter
+"""A thread or coroutine in line. All but the waiting itself happens under the channel's lock."""
 
 W = TypeVar("W", ThreadWaiter, LoopWaiter)
 
@@ -467,6 +459,8 @@ class Producer(Generic[T]):
         name: Of the thread.
         cost_of: The cost of an item; by default each costs 1.
         on_wait: Called in the thread before it waits for the receiver, if it has to.
+        makes_before_room: Whether an item is made before there is room for it, and held in addition until
+            there is.
     """
 
     def __init__(
@@ -477,6 +471,7 @@ class Producer(Generic[T]):
         name: str,
         cost_of: Callable[[T], int] | None = None,
         on_wait: Callable[[], object] | None = None,
+        makes_before_room: bool = False,
     ) -> None:
         self._channel = Channel[T](capacity)
         #: See ``Receiver``.
@@ -485,9 +480,8 @@ class Producer(Generic[T]):
         self._closed = False
         self._starter: threading.Thread | None = None
         # A daemon, since the interpreter joins other threads before any finalizer could end this one.
-        self._thread = threading.Thread(
-            target=_produce, args=(generate, self._channel, cost_of, on_wait), name=name, daemon=True
-        )
+        arguments = generate, self._channel, cost_of, on_wait, makes_before_room
+        self._thread = threading.Thread(target=_produce, args=arguments, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread; the calling thread owns it."""
@@ -547,6 +541,7 @@ def _produce(
     channel: Channel[T],
     cost_of: Callable[[T], int] | None,
     on_wait: Callable[[], object] | None,
+    makes_before_room: bool,
 ) -> None:
     # The thread refers to the channel only, never to the Producer, which can then be collected.
     try:
@@ -555,9 +550,9 @@ def _produce(
                 cost = 1 if cost_of is None else cost_of(item)
                 channel.send(item, cost, on_wait)
                 del item
-                # Before the next one is made, which is expected to cost as much: it would be held in
-                # addition.
-                channel.wait_room(cost, on_wait)
+                if not makes_before_room:
+                    # The next one is expected to cost as much, and would be held in addition.
+                    channel.wait_room(cost, on_wait)
     except ChannelClosed:
         return
     except BaseException as error:  # any error is passed to the consumer
