@@ -27,7 +27,8 @@ def with_entry(position: Position, stage: int, entry: Mapping[str, Any]) -> Posi
     if not entry:
         return position
     before = [*position[:stage], *[{}] * (stage - len(position))]
-    return [*before, {**entry_of(position, stage), **entry}]
+    noted = position[stage] if stage < len(position) else {}
+    return [*before, {**noted, **entry}]
 
 
 class Span(NamedTuple):

@@ -193,14 +193,14 @@ class Trail:
     """The positions of one block's samples, and where they came from; both are computed on request.
 
     Args:
-        after: See the method.
+        after: Gives the position at which the stream continues after a sample of the block, by its index.
         origins: Gives those of the samples, and perhaps of more than the block has; called once.
     """
 
-    __slots__ = ("_after", "_origins")
+    __slots__ = ("_origins", "after")
 
     def __init__(self, after: Callable[[int], Position], origins: Callable[[], Origins]) -> None:
-        self._after = after
+        self.after = after
         self._origins: Callable[[], Origins] | Origins = origins
 
     @property
@@ -209,10 +209,6 @@ class Trail:
         if not isinstance(self._origins, Origins):
             self._origins = self._origins()
         return self._origins
-
-    def after(self, index: int) -> Position:
-        """The position at which the stream continues after sample ``index`` of the block."""
-        return self._after(index)
 
     def place(self, index: int) -> Place:
         """Where sample ``index`` of the block came from."""

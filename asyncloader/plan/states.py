@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..types import Position, entry_of, with_entry
+from ..types import Position, with_entry
 from .lanes import Cursor, Row, rank_lanes
 from .topology import World
 
@@ -120,11 +120,14 @@ def write_state(state: State) -> dict[str, Any]:
 
 def _to_entry(part: StatePart) -> list[Any]:
     """A row of values for each lane: with the names of entries in each row it would be twice as long."""
-    entries = [entry for row in part.rows.values() for entry in enumerate(row.position)]
-    names = sorted({(stage, name) for stage, entry in entries for name in entry})
-    rows = [
-        [lane, row.batches, int(row.done), *(entry_of(row.position, at).get(name) for at, name in names)]
+    noted = {
+        lane: {(stage, name): entry[name] for stage, entry in enumerate(row.position) for name in entry}
         for lane, row in sorted(part.rows.items())
+    }
+    names = sorted({name for entries in noted.values() for name in entries})
+    rows = [
+        [lane, part.rows[lane].batches, int(part.rows[lane].done), *map(entries.get, names)]
+        for lane, entries in noted.items()
     ]
     more = [part.replicas, 1] if part.is_stopped else [part.replicas] if part.replicas > 1 else []
     return [part.epoch, [list(stage_name) for stage_name in names], deepcopy(rows), *more]
