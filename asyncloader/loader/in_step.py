@@ -95,7 +95,8 @@ class _Seat:
 _seats: weakref.WeakKeyDictionary[Any, _Seat] = weakref.WeakKeyDictionary()
 
 # On a connection that two processes share, each may receive the answer to the other's request.
-os.register_at_fork(after_in_child=_seats.clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_seats.clear)
 
 
 class Agreement:
