@@ -42,26 +42,30 @@ class StandIn:
         return int(self.array.nbytes)
 
 
-class _Allowed(threading.local):
-    now = False
+class _OfThread(threading.local):
+    #: Whether stand-ins are allowed.
+    stands_in = False
+    #: What has lent memory for the next batch, and whether that is being made.
+    lender: Lender | None = None
+    is_borrowing = False
 
 
-_allowed = _Allowed()
+_here = _OfThread()
 
 
 @contextmanager
 def standing_in() -> Iterator[None]:
     """Allow stand-ins on this thread: only the transport will see them."""
-    _allowed.now = True
+    _here.stands_in = True
     try:
         yield
     finally:
-        _allowed.now = False
+        _here.stands_in = False
 
 
 def may_stand_in() -> bool:
     """Whether to avoid torch: stand-ins are allowed, and torch is not imported yet."""
-    return _allowed.now and "torch" not in sys.modules
+    return _here.stands_in and "torch" not in sys.modules
 
 
 def has_tensors(dtype: np.dtype[Any]) -> bool:
@@ -162,34 +166,26 @@ class Lender(Protocol):
         ...
 
 
-class _Lent(threading.local):
-    lender: Lender | None = None
-    is_borrowing = False
-
-
-_lent = _Lent()
-
-
 def lend(lender: Lender | None) -> None:
     """Make the next batch of this thread in the memory of ``lender``, which manages the arrays over it."""
-    _lent.lender = lender
+    _here.lender = lender
 
 
 @contextmanager
 def borrowing() -> Iterator[None]:
     """Make large arrays in the memory that this thread was lent, while a batch is collated."""
-    _lent.is_borrowing = True
+    _here.is_borrowing = True
     try:
         yield
     finally:
-        _lent.is_borrowing = False
+        _here.is_borrowing = False
 
 
 def empty(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
     """An array for a batch, uninitialized."""
     dtype = np.dtype(dtype)
     size_bytes = math.prod(shape) * dtype.itemsize
-    if _lent.is_borrowing and size_bytes >= LEAST_BYTES and (lender := _lent.lender) is not None:
+    if _here.is_borrowing and size_bytes >= LEAST_BYTES and (lender := _here.lender) is not None:
         memory = lender.take(size_bytes)
         if memory is not None:
             return np.ndarray(shape, dtype, memory)
@@ -198,7 +194,7 @@ def empty(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
 
 def filled(shape: Sequence[int], fill: Any, dtype: DTypeLike) -> NDArray[Any]:
     """An array for a batch, filled with ``fill``."""
-    if not fill and not _lent.is_borrowing:
+    if not fill and not _here.is_borrowing:
         # The system gives zeros() pages that are zero already, which fill() would write once more.
         return np.zeros(shape, dtype)
     array = empty(shape, dtype)

@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, IterDataPipe, MapDataPipe, Subset
 
 from ..errors import add_note
-from ..flow.channel import Channel, EndOfChannel
+from ..flow.channel import Channel
 from ..flow.engine import Engine, Scope
 from ..pipeline.calls import call_user_code
 from ..pipeline.sources import iterate_async
@@ -140,30 +140,29 @@ class AsyncFetched(Adapter):
         return self._fetch(listed, whole=_fetches_together(self.dataset))
 
     def _fetch(self, indices: Sequence[Any], whole: bool) -> list[Any]:
-        items: list[Any] = [None] * len(indices)
-        done = Channel[None](1)
+        fetched = Channel[list[Any]](1)
         work = self._fetch_whole if whole else self._fetch_each
-        self.engine().submit(partial(work, indices, items), done)
+        self.engine().submit(partial(work, indices, fetched), fetched)
         try:
-            done.receive()
-        except EndOfChannel:
-            return items
+            return fetched.receive()
         finally:
-            done.close()
-        raise AssertionError("nothing is sent on this channel")
+            fetched.close()
 
-    async def _fetch_whole(self, indices: Sequence[Any], items: list[Any]) -> None:
+    async def _fetch_whole(self, indices: Sequence[Any], fetched: Channel[list[Any]]) -> None:
         try:
-            items[:] = await call_user_code(_awaited, self.dataset.__getitems__, indices)
+            items = [*await call_user_code(_awaited, self.dataset.__getitems__, indices)]
         except Exception as error:
             add_note(error, f"while fetching indices {_shown(indices)}")
             raise
+        fetched.send(items)
 
-    async def _fetch_each(self, indices: Sequence[Any], items: list[Any]) -> None:
+    async def _fetch_each(self, indices: Sequence[Any], fetched: Channel[list[Any]]) -> None:
+        items: list[Any] = [None] * len(indices)
         waiting = iter(enumerate(indices))
         async with Scope() as scope:
             for _ in range(min(_MOST_FETCHES, len(indices))):
                 scope.start(partial(self._fetch_next, waiting, items))
+        fetched.send(items)
 
     async def _fetch_next(self, waiting: Iterator[tuple[int, Any]], items: list[Any]) -> None:
         get = partial(getitem, self.dataset)
