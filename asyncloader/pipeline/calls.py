@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from threading import Lock, get_ident
@@ -88,15 +88,15 @@ class UserCalls(UserCodeErrors):
     Args:
         lane: As the operator was given it.
         trail: The block's.
-        index: Of the current sample in the block.
+        done: Grow with each call that has ended; they have as many items as the current sample's index is.
     """
 
-    __slots__ = ("_lane", "_rng_index", "_rngs", "_token", "_trail", "index")
+    __slots__ = ("_done", "_lane", "_rng_index", "_rngs", "_token", "_trail")
 
-    def __init__(self, lane: Lane, trail: Trail, index: int = 0) -> None:
+    def __init__(self, lane: Lane, trail: Trail, *done: Sized) -> None:
         self._lane = lane
         self._trail = trail
-        self.index = index
+        self._done = done
         self._rngs: dict[Library, Any] | None = None
         self._rng_index = 0
 
@@ -106,6 +106,11 @@ class UserCalls(UserCodeErrors):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         _current.reset(self._token)
         super().__exit__(kind, error, traceback)
+
+    @property
+    def index(self) -> int:
+        """The index of the current sample in the block."""
+        return sum(map(len, self._done))
 
     def rng(self, library: Library) -> Any:
         """The generator of one of the libraries, for the current sample."""
@@ -132,7 +137,9 @@ class UserCalls(UserCodeErrors):
         )
 
 
-def call_each(fn: Callable[[Any], Any], lane: Lane, what: str, block: Block) -> Applied:
+def call_each(
+    fn: Callable[[Any], Any], lane: Lane, what: str, block: Block, *, decides: bool = False
+) -> Applied:
     """Call ``fn`` for every sample: up to the first that fails, or after it too if errors are skipped.
 
     Args:
@@ -140,15 +147,20 @@ def call_each(fn: Callable[[Any], Any], lane: Lane, what: str, block: Block) -> 
         lane: As the operator was given it.
         what: The operator, for messages.
         block: The samples.
+        decides: Whether only the truth of its results is of use, which may be an error too.
     """
     results: list[Any] = []
     failed: list[tuple[int, Exception]] = []
-    calls, samples = UserCalls(lane, block.trail), enumerate(block.rows())
+    calls, samples = UserCalls(lane, block.trail, results, failed), iter(block.rows())
     while True:
         try:
             with calls:
-                for calls.index, sample in samples:
-                    results.append(fn(sample))
+                if decides:
+                    for sample in samples:
+                        results.append(True if fn(sample) else False)  # noqa: SIM210  # half of bool()'s time
+                else:
+                    for sample in samples:
+                        results.append(fn(sample))
             return Applied.of(block, results, len(block), failed)
         except Exception as error:
             if lane.skips is None or isinstance(error, MemoryError):  # which is not the sample's fault

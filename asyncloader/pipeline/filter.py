@@ -61,12 +61,12 @@ class Filter:
         return {"op": "filter", "fn": name_of(self.predicate)}
 
     def _apply(self, lane: Lane, block: Block) -> Applied:
-        # Their truth is found out there: the function may return something that has none.
-        applied = call_each(lambda sample: not self.predicate(sample), lane, shown(self), block)
-        at, is_dropped = applied.at, applied.made.rows()
+        applied = call_each(self.predicate, lane, shown(self), block, decides=True)
+        at, answers = applied.at, applied.made.rows()
         if lane.leaves_out is not None:
-            lane.leave_out(shown(self), block, np.array(list(compress(at, is_dropped)), np.int64))
-        applied.at = list(compress(at, map(not_, is_dropped)))
+            gone = list(compress(at, map(not_, answers)))
+            lane.leave_out(shown(self), block, np.array(gone, np.int64))
+        applied.at = list(compress(at, answers))
         applied.made = block if len(applied.at) == len(block) else block.take(applied.at)
         return applied
 

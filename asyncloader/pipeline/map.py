@@ -249,7 +249,7 @@ class _OnLoop:
                 return
             block = pending.block
             try:
-                with UserCalls(self._lane, block.trail, index):
+                with UserCalls(self._lane, block.trail, range(index)):
                     pending.results[index] = await call_user_code(self._fn, pending.samples[index])
             except Exception as error:
                 if self._lane.skips is None or isinstance(error, MemoryError):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncloader as al
@@ -322,3 +323,11 @@ def test_wrong_calls_are_told(paths: list[str]) -> None:
         al.DataLoader([1, 2], on_error=al.SkipErrors(max=1))
     with pytest.raises(TypeError, match=r"how many samples on_error=SkipErrors\(...\) skips"):
         len(loader_of(al.from_urls(paths).take(4)))
+
+
+def test_an_answer_of_a_filter_that_is_neither_true_nor_false_is_skipped_too() -> None:
+    samples = al.from_iterable(list(range(6)))
+    odd = samples.filter(lambda number: np.array([1, 2]) if number == 3 else True)
+    loader = al.DataLoader(odd, batch_size=None, on_error=al.SkipErrors(max=1))
+    assert [int(number) for number in loader] == [0, 1, 2, 4, 5]
+    assert loader.statistics.skipped == 1
