@@ -132,17 +132,17 @@ def render(sections: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _section(rows: Sequence[Row]) -> str:
-    """The faults without an error as a list, the others as a table, with a line for each outcome."""
+    """The faults without an error in a sentence, the others in a table, with a line for each outcome."""
     recovered, failed = [], dict[str, list[str]]()
     for row in rows:
         if {row.says(kind) for kind in KINDS} == {DELIVERED}:
-            recovered.append(f"- {row.name}")
+            recovered.append(row.name)
         else:
             failed.setdefault(_outcome(row), []).append(row.name)
-    lines = ["Recovered:", "", *recovered]
+    lines = [f"Recovered: {'; '.join(recovered)}."]
     if failed:
-        lines += ["", "| fault | outcome |", "|---|---|"]
-    lines += [f"| {'; '.join(names)} | {outcome} |" for outcome, names in failed.items()]
+        lines += ["", "|fault|outcome|", "|---|---|"]
+    lines += [f"|{'; '.join(names)}|{outcome}|" for outcome, names in failed.items()]
     return "\n".join(lines) + "\n"
 
 

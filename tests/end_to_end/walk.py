@@ -326,27 +326,23 @@ def walk(make: Callable[[Path, int], Any]) -> dict[str, list[str]]:
 
 
 def render(walks: dict[str, dict[str, list[str]]]) -> str:
-    """The lists as a section of the page: those of the first pass, and what only the others have."""
-    first, *others = walks
-    lines = [f"| | {' | '.join(f'the {thing}' for thing in THINGS)} | channels |", "|---" * 5 + "|"]
+    """A section of the page: the numbers of all passes, and the functions of the first."""
+    lines = [f"|pass|{'|'.join(THINGS)}|channels|", "|---" * 5 + "|"]
     for name, found in walks.items():
-        lines.append(f"| {name} | {' | '.join(str(len(found[thing])) for thing in (*THINGS, 'channels'))} |")
-    for thing in (*THINGS, "channels"):
-        what = "The channels, by the function that makes them" if thing == "channels" else f"The {thing}"
-        lines += ["", f"{what}, {first}:", "", *_by_file(walks[first][thing])]
-    for name in others:
-        own = [each for thing in THINGS for each in walks[name][thing] if each not in walks[first][thing]]
-        if own:
-            lines += ["", f"Only with {name}:", "", *_by_file(own)]
+        lines.append(f"|{name}|{'|'.join(str(len(found[thing])) for thing in (*THINGS, 'channels'))}|")
+    first = next(iter(walks))
+    for thing in THINGS:
+        lines += ["", f"The {thing}, {first}:", "", *_by_room(walks[first][thing])]
     return "\n".join(lines)
 
 
-def _by_file(names: list[str]) -> list[str]:
-    by_file: dict[str, list[str]] = {}
+def _by_room(names: list[str]) -> list[str]:
+    by_room: dict[str, list[str]] = {}
     for name in names:
         file, _, function = name.partition(": ")
-        by_file.setdefault(file, []).append(f"`{function}`")
-    return [f"- `{file}`: {', '.join(functions)}" for file, functions in by_file.items()]
+        module = Path(file).with_suffix("")
+        by_room.setdefault(module.parts[0], []).append(f"`{module.name}.{function}`")
+    return [f"- `{room}`: {', '.join(functions)}" for room, functions in by_room.items()]
 
 
 def section_of(page: str) -> str:
