@@ -26,6 +26,7 @@ loader.close()
 
 resumed = al.DataLoader(dataset, batch_size=10)  # no workers now; the state says how many lanes there are
 resumed.load_state_dict(json.loads(Path(folder / "loader.json").read_text()))
+resumed.warm_up()  # begins to read; build the model now
 after = [batch["number"].tolist() for batch in resumed]
 
 assert before + after == whole
