@@ -20,6 +20,12 @@ _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _FIRST_CODE_LINE = 15
 
+#: What is between spaces or the bars of a table and has a letter or digit is a word, also in code and links.
+_WORD = re.compile(r"[^\s|]*[^\W_][^\s|]*")
+_MOST_WORDS = 40_000  # of README.md and docs/ together
+_MOST_WORDS_OF_A_PAGE = 2_500
+_MOST_LINES_OF_README = 130
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 IN_REPOSITORY = PROJECT["urls"]["Source"] + "/blob/main/"
 
@@ -62,6 +68,18 @@ def _excerpts(lines: list[str], length: int) -> Iterator[list[str]]:
     for first in range(len(lines) - length + 1):
         # An excerpt from inside a function stands at the margin in the page.
         yield dedent("\n".join(lines[first : first + length])).splitlines()
+
+
+def test_pages_are_short_enough_to_be_read() -> None:
+    words = {name(page): len(_WORD.findall(page.read_text())) for page in PAGES}
+    assert sum(words.values()) <= _MOST_WORDS, "shorten another page"
+    assert {page: count for page, count in words.items() if count > _MOST_WORDS_OF_A_PAGE} == {}
+    assert len((ROOT / "README.md").read_text().splitlines()) <= _MOST_LINES_OF_README
+
+
+def test_a_word_has_a_letter_or_digit_and_ends_at_a_space_or_bar() -> None:
+    found = _WORD.findall("| `map(f)` |12.5 %| - |\n|---|---|\nR\u00e4nge, of_x")
+    assert found == ["`map(f)`", "12.5", "R\u00e4nge,", "of_x"]
 
 
 def test_readme_shows_code_by_its_fifteenth_line() -> None:
