@@ -336,7 +336,8 @@ class _Case:
                 return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
             return "make an index (asyncloader index): lanes are equal then; or pass in_order=False"
         if limit == "workers":
-            evenly = "deal samples evenly with asyncloader.split_iterable" if setup.style == "iterable" else "shuffle"
+            is_iterable = setup.style == "iterable"
+            evenly = "deal samples evenly with asyncloader.split_iterable" if is_iterable else "shuffle"
             return f"{evenly}, or pass in_order=False"
         if limit == "start":
             if setup.style == "stream":

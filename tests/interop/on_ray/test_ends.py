@@ -107,6 +107,7 @@ def test_a_pool_ends_whole_where_a_lost_actor_was_not_replaced(
             shared=(pickle.dumps(None), []),
         )
         pool.start()
+        pool.workers[0].let_go()
         pool.workers[0].kill()
         pool.workers[0].bury()  # and then Ray refuses to make another
         pool.close()
