@@ -221,10 +221,11 @@ def is_in_users_code(frame: FrameType) -> bool:
     return any(not _is_internal(each.f_globals) for each, _ in traceback.walk_stack(frame))
 
 
-def users_stacks_first(shown: str) -> str:
-    """The stacks of a process's threads as faulthandler writes them, those with the user's code first.
+def users_stacks(shown: str) -> str:
+    """Of the stacks of a process's threads as faulthandler writes them, those with the user's code.
 
-    These are shown from the user's first frame on, the latest call last; the others stay as they are.
+    They are shown from the user's first frame on, the latest call last. If there are none, all stacks are
+    returned as they are.
     """
     users, others = [], []
     for stack in shown.rstrip().split("\n\n"):
@@ -234,7 +235,7 @@ def users_stacks_first(shown: str) -> str:
             users.append("\n".join(reversed(frames[: own[-1] + 1])))
         else:
             others.append(stack)
-    return "\n\n".join([*users, *others])
+    return "\n\n".join(users or others)
 
 
 def leads_through_users_code(error: BaseException) -> bool:

@@ -65,13 +65,15 @@ def test_a_name_without_a_format_is_told_whole_with_what_may_be_meant(name: str,
 
 
 def test_a_folder_without_its_slash_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"it is a folder, .* \({tmp_path}/ for all .* at its end\)$"):
+    with pytest.raises(
+        ValueError, match=rf"it is a folder; pass '{tmp_path}/' for all .* cannot end with '/'$"
+    ):
         al.from_urls(tmp_path)
 
 
 @pytest.mark.parametrize("given", [{}, {"format": "tar"}])
 def test_a_folder_that_is_not_there_is_told_so(tmp_path: Path, given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"^there is no folder '{tmp_path}/x/'$"):
+    with pytest.raises(ValueError, match=rf"^there is no folder '{tmp_path}/x/'; check the path$"):
         al.from_urls(f"{tmp_path}/x/", **given)
     with pytest.raises(ValueError, match=r"^there is no folder 'nowhere/' \(looked from /"):
         al.from_urls("nowhere/", **given)

@@ -22,8 +22,8 @@ _MISSING = object()
 
 # What to do about a value that is None.
 _NULLS = (
-    "a null has no place in a tensor: give it a value in .map, or leave such samples out by .filter, or by "
-    "filters= of Parquet and Arrow; or fill it where shards are written, by fill_null of pyarrow or polars"
+    "a tensor cannot hold None: replace it in .map, leave such samples out by .filter, or fill nulls where "
+    "shards are written (fill_null of pyarrow or polars)"
 )
 
 
@@ -127,15 +127,19 @@ def _explain(samples: Sequence[Any], attempt: Attempt, leaf_types: tuple[type, .
     path, values = _descend(samples, attempt, leaf_types, ())
     for index, value in enumerate(values):
         if value is _MISSING:
-            return f"{_field(path)} is missing at {entry(samples, index)}"
+            return f"{_field(path)} is missing at {entry(samples, index)}; add it in .map"
         unlike = _unlike(values[0], value)
         if unlike is not None:
             wrong, ragged = unlike
             where = f"entries {_name_entry(samples, 0)} and {_name_entry(samples, index)}"
             advice = _pad_advice(path, samples) if ragged else null_advice(values[0], value)
+            if not advice and hasattr(value, "shape") and wrong.startswith("shapes"):
+                advice = "; make the shapes equal in .map"
             if not advice and _is_sequence(value) and isinstance(_whole_of(samples)[0], Mapping):
                 advice = "; leave it out by .select_columns or in .map, or make it one text, as by json.dumps"
             return f"{_field(path)}: {wrong} at {where}{advice}"
+    if not path and values[0] is None:
+        return "the samples are None: a function of .map has to return the sample that it changes"
     dtype = f" of dtype {values[0].dtype}" if hasattr(values[0], "dtype") else ""
     return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}{_type_advice(values[0])}"
 
@@ -237,7 +241,7 @@ def _type_advice(value: Any) -> str:
         return "; it was never awaited: pass the async def function itself to .map, or await it in one"
     if inspect.isgenerator(value):
         return "; a function with yield makes many values: .map takes one that returns a sample"
-    return null_advice(value)
+    return null_advice(value) or "; make numbers or text of it in .map, or pass a collate_fn"
 
 
 def squeeze_advice(*shapes: tuple[int, ...]) -> str:

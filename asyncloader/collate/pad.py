@@ -273,7 +273,8 @@ def _pieces(samples: Sequence[Mapping[str, Any]], name: str, how: PadField) -> l
     except KeyError:
         for index, sample in enumerate(samples):
             if name not in sample:
-                raise ValueError(f"{where(index)}: expected the field, found only {list(sample)}") from None
+                found = f"expected the field, found only {list(sample)}; check the names given to Pad"
+                raise ValueError(f"{where(index)}: {found}") from None
         raise
     pieces = to_pieces(values, how.dtype, where)
     if how.max_length is None:

@@ -141,8 +141,8 @@ def split_suffix(path: str) -> tuple[str, str | None]:
                 return format_name, compression
     # Only the last part of the path: the part before it may hold secrets.
     raise ValueError(
-        f"cannot tell the format of {name.rpartition('/')[2]!r}: expected a name that ends with "
-        f"{known_suffixes()}; or name the format"
+        f"cannot tell the format of {name.rpartition('/')[2]!r}: expected "
+        f"{known_suffixes()}; or name the format by format="
     )
 
 
@@ -164,19 +164,19 @@ def may_be_empty(name: str, path: str) -> bool:
 
 
 def known_suffixes() -> str:
-    """The endings that name a format, for messages."""
+    """The usual endings that name a format, for messages."""
     streams, planned = (
         [
             suffix
-            for row in formats.values()
-            if ("columns" in row.options) == is_planned
-            for suffix in (*row.suffixes, *row.short_suffixes)
+            for name, row in formats.items()
+            if ("columns" in row.options) == is_planned and not name.startswith("mds.")
+            for suffix in row.suffixes
         ]
         for is_planned in (False, True)
     )
     return (
-        f"one of {', '.join(streams)}, alone or with {', '.join(compression_suffixes)} after it, or one of "
-        f"{', '.join(planned)}"
+        f"a name that ends with one of {', '.join(streams)}, alone or with "
+        f"{', '.join(compression_suffixes)} after it, or one of {', '.join(planned)}"
     )
 
 

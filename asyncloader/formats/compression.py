@@ -390,7 +390,8 @@ class Decompressor:
 
     def _fault(self, what: str) -> FormatError:
         return FormatError(
-            f"{self._name}: {what}, before byte {self.fed} of the compressed shard", offset=self._produced
+            f"{self._name}: {what}, before byte {self.fed} of the compressed shard; write or copy it again",
+            offset=self._produced,
         )
 
 

@@ -143,7 +143,7 @@ LFS_POINTER = b"version https://git-lfs"
 """The beginning of the file that Git keeps in place of a large one."""
 
 _SIGNATURES = (
-    (b"<", "a web page or an XML listing"),
+    (b"<", "a web page or an XML listing: open the URL in a browser, and check credentials"),
     (b"{", "JSON"),
     (b"[", "JSON"),
     (LFS_POINTER, "a Git LFS pointer: the file itself was not downloaded"),

@@ -455,6 +455,7 @@ def _parse_as_json(line: bytes) -> Any:
 
 def _json_error(line: bytes, error: Exception) -> FormatError:
     hint = "" if line.lstrip().startswith((b"{", b"[")) else describe_bytes(line)
+    hint = hint or "; correct the line, or skip such lines by on_error=al.SkipErrors(...)"
     if isinstance(error, json.JSONDecodeError):
         column = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
         return FormatError(f"jsonl: {error.msg} at byte {column} of the line: {_excerpt(line, column)}{hint}")

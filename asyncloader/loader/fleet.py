@@ -135,7 +135,7 @@ class WorkerLanes:
             raise self._located(death, f"{why} (worker_restarts={most})") from None
         self._counters.worker_restarts += 1
         self._has_sent = False
-        _log.warning("%s: another worker goes on where it was", self._located(death))
+        _log.warning("%s: another worker continues at its place", self._located(death))
         self._pool.replace(self.number, self._make_job(self.turns))
 
     def _located(self, death: WorkerDiedError, why: str = "") -> WorkerDiedError:

@@ -167,9 +167,8 @@ def check_shares(options: StreamOptions, epoch: int) -> None:
             f"would run out after {math.floor(100 * world.size * least / sum(shares))} % of the data{by}"
         )
     raise RanksError(
-        f"{why}, and ranks that end together leave out what others still have. {_index_hint(leaves)} "
-        'uneven="pad", which gives ranks that have run out empty batches and leaves nothing out; or '
-        'uneven="stop", which leaves the remaining samples out',
+        f'{why}. {_index_hint(leaves)} uneven="pad", with empty batches for ranks that have run out; or '
+        'uneven="stop", which leaves the rest out',
         rank=world.rank,
     )
 
@@ -218,13 +217,13 @@ def _index_hint(leaves: Sequence[Shards]) -> str:
     """How to make ranks share shards, where that helps."""
     unindexed = [leaf for leaf in leaves if leaf.cuts and not leaf.is_indexed and leaf.index is None]
     if not unindexed:
-        return "Say"
+        return "Pass"
     names = [*chain.from_iterable(map(_shown, unindexed))]
     output = "" if all(scheme_of(name).is_local for name in names) else " -o asyncloader-index.json"
     more = f" ... ({len(names)} names)" if len(names) > _MOST_NAMED else ""
     command = f"asyncloader index {' '.join(map(shlex.quote, names[:_MOST_NAMED]))}{more}{output}"
     given = " and is given as index=" if output else ""
-    return f"Build an index, by which ranks share shards equally ({command} makes it{given}); or say"
+    return f"Build an index, by which ranks get equal shares ({command} makes it{given}); or pass"
 
 
 def _shown(shards: Shards) -> list[str]:

@@ -239,6 +239,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             shuffle=shuffle,
             sampler=sampler,
             batch_sampler=batch_sampler,
+            num_workers=num_workers,
             multiprocessing_context=multiprocessing_context,
             collate_fn=collate_fn,
             worker_init_fn=worker_init_fn,

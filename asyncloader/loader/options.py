@@ -48,6 +48,7 @@ def check_streaming(
     shuffle: Any,
     sampler: Any,
     batch_sampler: Any,
+    num_workers: Any,
     multiprocessing_context: Any,
     **functions: Any,
 ) -> None:
@@ -55,7 +56,7 @@ def check_streaming(
 
     Args:
         loader: Has the library's own options, and none of torch's yet.
-        shuffle, sampler, batch_sampler, multiprocessing_context: As given.
+        shuffle, sampler, batch_sampler, num_workers, multiprocessing_context: As given.
         functions: Those that the user gave, by the names of their options.
 
     Raises:
@@ -88,10 +89,11 @@ def check_streaming(
         if given is not None:
             raise ValueError(
                 f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
-                f"{name}={given}; a stream deals itself to ranks, .shuffle(window) gives its order, "
-                "al.mix(..., weights=...) draws from several, and batching= decides which samples make a "
-                "batch"
+                f"{name}={given}; a stream has no indices: each rank reads its own part, .shuffle(window) "
+                "sets the order, al.mix(..., weights=...) draws from several datasets, and batching= decides "
+                "which samples make a batch"
             )
+    as_count("num_workers", num_workers, least=0)
     if multiprocessing_context is not None:
         raise ValueError(
             "multiprocessing_context cannot be chosen for streaming datasets, but got "

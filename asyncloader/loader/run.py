@@ -289,7 +289,10 @@ class Run:
         return batch
 
     def _timed_out(self, doing: str) -> TimeoutError:
-        return TimeoutError(f"no batch came within timeout={self._timeout_s:g} seconds: {doing}")
+        return TimeoutError(
+            f"no batch came within timeout={self._timeout_s:g} seconds; raise it, or see what takes so long: "
+            f"{doing}"
+        )
 
     def _end(self, error: BaseException) -> None:
         self.exhausted = isinstance(error, EndOfChannel)

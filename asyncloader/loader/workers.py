@@ -280,7 +280,7 @@ def _note_unpicklable(job: LanesJob, setting: WorkerSetting, error: Exception) -
             found = by_value.find_unpicklable(getattr(part, "fn", part)) or by_value.find_unpicklable(part)
             what = found or "something, such as a lock, an open file or a client"
             error.add_note(
-                f"{name} cannot be sent to a worker process: it holds {what}, which does not pickle. Make "
+                f"{name} cannot be sent to a worker process: it holds {what}, which does not pickle: make "
                 "that in the worker, where it is first needed"
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import iscoroutine, iscoroutinefunction
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -154,4 +154,5 @@ def check_names(op: str, names: Iterable[object]) -> None:
 
 def _check_callable(op: str, fn: object, of: str) -> None:
     if not callable(fn):
-        raise TypeError(f"{op} should get a function of {of}, but got {type(fn).__name__}")
+        advice = "; pass the async def function without calling it" if iscoroutine(fn) else ""
+        raise TypeError(f"{op} should get a function of {of}, but got {type(fn).__name__}{advice}")

@@ -469,8 +469,8 @@ def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) ->
         )
     if name == "urls_sha256" and _are_other_shards(saved, mine):
         then, now = saved["shards"], mine["shards"]
-        how = ", of other names or in another order; paths and URLs count as they are written" * (then == now)
-        return f"other shards: {then} then, {now} now{how}"
+        how = ", with other names or in another order; paths and URLs are compared as written" * (then == now)
+        return f"other shards: {then} saved, {now} now{how}"
     return f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
 
 

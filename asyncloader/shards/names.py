@@ -310,7 +310,7 @@ def _format_of(shard: str) -> str:
     hint = ""
     if not (scheme_of(shard).is_web or scheme_of(shard).is_local):
         hint = f"a prefix ends with '/' ({redact(shard)}/ for all shards below it); "
-    raise ValueError(f"{name}: {hint}expected a name that ends with {known_suffixes()}; or name the format")
+    raise ValueError(f"{name}: {hint}expected {known_suffixes()}; or name the format by format=")
 
 
 def _meant(shard: str) -> str | None:
@@ -322,8 +322,8 @@ def _meant(shard: str) -> str | None:
     if not scheme_of(shard).is_local or not os.path.isdir(local_path(shard)):
         return None
     return (
-        f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it, as a string: "
-        f"a Path has no '/' at its end){index_hint(local_path(shard))}"
+        f"it is a folder; pass '{shard}/' for all shards below it, as a string, since a Path cannot end "
+        f"with '/'{index_hint(local_path(shard))}"
     )
 
 

@@ -72,7 +72,7 @@ def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
         raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}")
     given = [*urls]
     if not given:
-        raise ValueError("urls should name at least one shard, but got an empty list")
+        raise ValueError("urls should name at least one shard, but got an empty list; did a glob find none?")
     # Nearly all are lists of strings, which are checked at once.
     named = given if {*map(type, given)} == {str} else [*map(_as_text, given)]
     return [expand_home(name) if name[:1] == "~" else name for name in cast("list[str]", named)]
@@ -244,12 +244,12 @@ def _look_up(name: str, is_shard: IsShard) -> Match:
     if path.endswith("/") and os.path.isdir(path):
         return _below(name, path, is_shard)
     if path.endswith("/") and not glob.has_magic(path):
-        raise ValueError(f"there is no folder {name!r}{_looked_from(path)}")
+        raise ValueError(f"there is no folder {name!r}{_looked_from(path)}; check the path")
     if not glob.has_magic(path) or os.path.exists(path):
         return Match(name, [name])
     matches = find_matches(path)
     if not matches:
-        raise ValueError(f"no file matches {name!r}{_why_none(path)}")
+        raise ValueError(f"no file matches {name!r}{_why_none(path)}; check the pattern")
     indexes = glob.glob(os.path.join(os.path.dirname(path), INDEX_NAME), recursive=True)
     return Match(name, matches, indexes)
 
@@ -270,7 +270,7 @@ def _below(name: str, folder: str, is_shard: IsShard) -> Match:
     index = os.path.join(folder, INDEX_NAME)
     shards = sorted(path for path in files if is_shard(path) and path != index)
     if not files:
-        raise ValueError(f"there is no file below {folder!r}")
+        raise ValueError(f"expected shards below {folder!r}, but the folder is empty; check the path")
     if not shards:
         raise ValueError(
             f"none of the {len(files)} files below {folder!r} is a shard by its suffix{index_hint(folder)}"

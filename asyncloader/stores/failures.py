@@ -37,9 +37,9 @@ LAST_MODIFIED = "last-modified:"
 _ADVICE = {
     301: "; the bucket is of another region or server: give it as the option region, or endpoint",
     400: "; check the URL, and its signature if it has one",
-    401: "; pass credentials",
-    403: "; check credentials, and that the object exists (stores hide that from strangers)",
-    404: "; check the URL, and what its braces stand for if it has any",
+    401: "; pass credentials by storage_options=",
+    403: "; check credentials and the URL (some stores answer so for an object that does not exist)",
+    404: "; check the URL, and the ranges in its braces if it has any",
     416: ": the object is shorter than the offset to read it from; was it changed?",
 }
 

@@ -121,6 +121,6 @@ def _store_error(error: OSError, url: str, offset: int) -> StoreError:
     where = "" if os.path.isabs(local_path(url)) else f" (looked from {os.getcwd()})"
     advice = ""
     if isinstance(error, FileNotFoundError):
-        advice = "; check the path, and what its braces stand for if it has any"
+        advice = "; check the path, and the ranges in its braces if it has any"
     told = f"cannot read the file: {error.strerror or error}{where}{advice}"
     return StoreError(told, shard=url, offset=offset)

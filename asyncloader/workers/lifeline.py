@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
-from ..errors import WorkerDiedError, users_stacks_first
+from ..errors import WorkerDiedError, users_stacks
 from ..flow.channel import EndOfChannel
 from ..flow.process import has_linux
 from .link import FromServer, MessageSocket, wait_readable
@@ -197,7 +197,7 @@ def observe(lifeline: Lifeline) -> str:
         stack = _request_stack(pid, pipe)
     if not stack:
         return f"{_STATES[state]}; it showed no Python stack within {_FIRST_PATIENCE_S:g} s"
-    return f"{_STATES[state]}; its Python stack:\n{users_stacks_first(stack.decode(errors='replace'))}"
+    return f"{_STATES[state]}; its Python stack:\n{users_stacks(stack.decode(errors='replace'))}"
 
 
 def _request_stack(pid: int, pipe: BinaryIO) -> bytes:

@@ -20,6 +20,9 @@ from asyncloader.collate.pad import Pad, PadLongest
 
 Point = namedtuple("Point", ["x", "y"])
 
+#: The advice about a value whose type has no place in a tensor.
+CONVERT = "; make numbers or text of it in .map, or pass a collate_fn"
+
 
 class Colour(IntEnum):
     RED = 1
@@ -155,7 +158,7 @@ def test_no_padding_is_advised_for_samples_that_are_no_mappings() -> None:
 
 def test_no_padding_is_advised_where_it_cannot_help() -> None:
     assert note_of([{"image": np.zeros((3, 8, 8))}, {"image": np.zeros((3, 8, 9))}]) == (
-        "field 'image': shapes [3, 8, 8] and [3, 8, 9] at entries 0 and 1"
+        "field 'image': shapes [3, 8, 8] and [3, 8, 9] at entries 0 and 1; make the shapes equal in .map"
     )
     assert "al.Pad" not in note_of([{"words": ["a", "b"]}, {"words": ["a"]}])
     assert "al.Pad" not in note_of([{"deep": {"tokens": [1]}}, {"deep": {"tokens": [1, 2]}}])
@@ -170,22 +173,22 @@ def test_a_nested_field_is_named_by_its_whole_path() -> None:
     batch = [{"meta": {"at": (1, Point(0, None))}}, {"meta": {"at": (1, Point(0, 3))}}]
     named, _, advice = note_of(batch).partition("; ")
     assert named == "field 'meta'['at'][1]['y']: types NoneType and int at entries 0 and 1"
-    assert advice.startswith("a null has no place in a tensor")
+    assert advice.startswith("a tensor cannot hold None")
 
 
 def test_a_missing_field_names_the_entry() -> None:
     batch = [{"__key__": "a", "x": {"y": 1}}, {"__key__": "b", "x": {}}]
-    assert note_of(batch) == "field 'x'['y'] is missing at entry 1 (__key__ 'b')"
+    assert note_of(batch) == "field 'x'['y'] is missing at entry 1 (__key__ 'b'); add it in .map"
 
 
 def test_a_missing_string_field_is_not_mistaken_for_a_later_fault() -> None:
-    assert note_of([{"s": "a", "x": None}, {"x": None}]) == "field 's' is missing at entry 1"
+    assert note_of([{"s": "a", "x": None}, {"x": None}]) == "field 's' is missing at entry 1; add it in .map"
 
 
 def test_an_unsupported_type_is_named_with_its_field() -> None:
-    assert note_of([{"when": object()}] * 2) == "field 'when': values of type object"
+    assert note_of([{"when": object()}] * 2) == f"field 'when': values of type object{CONVERT}"
     strings = [{"s": np.array(["a"])}, {"s": np.array(["b"])}]
-    assert note_of(strings) == "field 's': values of type ndarray of dtype <U1"
+    assert note_of(strings) == f"field 's': values of type ndarray of dtype <U1{CONVERT}"
 
 
 async def _answer() -> int:
@@ -206,7 +209,7 @@ def test_coroutines_and_generators_say_which_slip_made_them() -> None:
 
 def test_samples_that_are_no_mappings_are_named_as_such() -> None:
     assert note_of([np.zeros(2), np.zeros(3)]) == (
-        "the samples themselves: shapes [2] and [3] at entries 0 and 1"
+        "the samples themselves: shapes [2] and [3] at entries 0 and 1; make the shapes equal in .map"
     )
     assert note_of([(1, 2), (1, "b")]) == "field 1: types int and str at entries 0 and 1"
 
@@ -215,7 +218,9 @@ def test_default_convert_names_the_field_that_torch_cannot_convert() -> None:
     sample = {"x": 1, "times": [np.zeros(2), np.zeros(2, "datetime64[s]")]}
     with pytest.raises(TypeError) as caught:
         default_convert(sample)
-    assert caught.value.__notes__ == ["field 'times'[1]: values of type ndarray of dtype datetime64[s]"]
+    assert caught.value.__notes__ == [
+        f"field 'times'[1]: values of type ndarray of dtype datetime64[s]{CONVERT}"
+    ]
 
 
 @pytest.fixture
@@ -271,7 +276,7 @@ def test_types_registered_with_torch_are_collated(monkeypatch: pytest.MonkeyPatc
     assert default_collate([{"s": frozenset({1})}, {"s": frozenset()}]) == {"s": 2}
     with pytest.raises(LookupError, match=r"^no") as caught:
         default_collate([{"s": frozenset({None})}])
-    assert caught.value.__notes__ == ["field 's': values of type frozenset"]
+    assert caught.value.__notes__ == [f"field 's': values of type frozenset{CONVERT}"]
 
 
 def test_a_sample_that_fails_when_looked_at_again_keeps_its_own_error() -> None:
@@ -312,10 +317,7 @@ def test_a_null_among_arrays_is_torchs_error_with_field_entry_and_advice(value: 
 def test_a_null_is_named_with_what_to_do() -> None:
     with pytest.raises(RuntimeError) as caught:
         default_collate([{"n": 1}, {"n": None}])
-    assert (
-        "types int and NoneType at entries 0 and 1; a null has no place in a tensor"
-        in caught.value.__notes__[0]
-    )
+    assert "types int and NoneType at entries 0 and 1; a tensor cannot hold None" in caught.value.__notes__[0]
 
 
 def test_memory_that_cannot_be_written_is_not_warned_of_before_the_error() -> None:

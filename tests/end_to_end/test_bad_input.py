@@ -129,7 +129,7 @@ def test_sources_that_are_none_or_run_out_are_refused_at_once(source: Any, messa
     [
         ({"batch_size": 0}, ValueError, "batch_size should be a positive integer value"),
         ({"batch_size": None, "drop_last": True}, ValueError, "mutually exclusive with drop_last"),
-        ({"num_workers": -1}, ValueError, "num_workers option should be non-negative"),
+        ({"num_workers": -1}, ValueError, "num_workers should be 0 or a positive integer"),
         ({"timeout": -1}, ValueError, "timeout option should be non-negative"),
         (
             {"snapshot_every_n_steps": 2},

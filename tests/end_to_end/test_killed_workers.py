@@ -229,7 +229,7 @@ def test_a_sample_that_always_kills_its_worker_is_an_error_that_names_it(
     assert "it carried lanes 1 and 3, in batches of 4; the one" in str(death) and number.name in str(death)
     said = [record for record in caplog.records if record.name == "asyncloader.workers"]
     assert len(said) == restarts in (1, 2)
-    assert said[0].levelno == logging.WARNING and "another worker goes on" in said[0].getMessage()
+    assert said[0].levelno == logging.WARNING and "another worker continues" in said[0].getMessage()
 
 
 def test_in_a_mixture_that_dies_the_place_in_each_component_is_named(
@@ -420,7 +420,7 @@ def test_workers_of_a_script_are_replaced_with_what_it_defines(tmp_path: Path, p
     with testing.check_leaks():
         run = programs.run(script)
     assert (run.returncode, run.stdout) == (0, "True 1\n"), run.stderr
-    assert "another worker goes on where it was" in run.stderr
+    assert "another worker continues at its place" in run.stderr
 
 
 # --- workers that stand still ---
@@ -445,7 +445,10 @@ def test_a_timeout_says_where_a_worker_is_stuck(platform: str, tmp_path: Path) -
         loader = al.DataLoader(numbers(60).map(Stuck(mark)), 4, num_workers=2, timeout=0.5)
         batches = opened(loader)
         told = _told_of(mark, batches)
-        assert "no batch came within timeout=0.5 seconds: worker 1 (pid " in told
+        assert (
+            "no batch came within timeout=0.5 seconds; raise it, or see what takes so long: worker 1 ("
+            in told
+        )
         assert "whose next batch, of 4 samples, is of lane 1 and goes on at sample" in told
         assert STATES["sleeping", platform] in told and "in _wait_for_nothing" in told
         first, second = told.partition("its Python stack:\n")[2].splitlines()[:2]

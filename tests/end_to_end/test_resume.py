@@ -323,7 +323,7 @@ def loader_of(make_corpus: Callable[..., Corpus], **options: Any) -> al.DataLoad
 @pytest.mark.parametrize(
     ("difference", "named"),
     [
-        ({"shards": 6}, r"other shards: 7 then, 6 now$"),
+        ({"shards": 6}, r"other shards: 7 saved, 6 now$"),
         ({"seed": 1}, r"ops: saved .*'seed': 0.*, now .*'seed': 1"),
         ({"window": 5}, r"ops: saved .*'window': 4.*, now .*'window': 5"),
         ({"mapped": True}, r"ops: saved .*, now .*_halved"),
@@ -360,7 +360,7 @@ def test_other_shards_of_the_same_number_are_refused(
     reordered = make_corpus("jsonl").paths[::-1]
     recipe = al.from_urls(reordered).select_columns("key", "number")
     with pytest.raises(
-        ValueError, match=r"other shards: (\d+) then, \1 now, of other names or in another order"
+        ValueError, match=r"other shards: (\d+) saved, \1 now, with other names or in another order"
     ):
         loader_of(make_corpus, recipe=recipe).load_state_dict(saved())
 
@@ -380,7 +380,7 @@ def test_a_state_of_relative_paths_moves_with_its_folder(
     next(iter(saved))
     state = saved.state_dict()
     saved.close()
-    with pytest.raises(ValueError, match=r"another order; paths and URLs count as they are written"):
+    with pytest.raises(ValueError, match=r"another order; paths and URLs are compared as written"):
         loader(f"{tmp_path}/after/data/{{0..1}}.txt").load_state_dict(state)
     monkeypatch.chdir(tmp_path / "after")
     moved = loader("data/{0..1}.txt")

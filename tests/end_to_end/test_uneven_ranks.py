@@ -271,7 +271,7 @@ def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
     for name in ("defaults", "web", "filtered", "mixed", "side by side"):
         for rank in told[name]:
             assert not rank["numbers"]
-            assert 'say uneven="pad"' in rank["error"].lower() and 'or uneven="stop"' in rank["error"]
+            assert 'pass uneven="pad"' in rank["error"].lower() and 'or uneven="stop"' in rank["error"]
             assert ("asyncloader index" in rank["error"]) == (name != "side by side")
         assert len({rank["error"].partition(" [rank")[0] for rank in told[name]}) == 1
         assert not (tmp_path / "audit" / name).exists()

@@ -117,7 +117,7 @@ def test_other_shards_and_an_index_that_is_gone_are_told_in_words() -> None:
     with pytest.raises(ValueError) as caught:
         load_state(state, {**RECIPE, "shards": 7, "urls_sha256": "cd"}, WORLD, LANES)
     assert str(caught.value).splitlines()[1:] == [
-        "  other shards: 8 then, 7 now",
+        "  other shards: 8 saved, 7 now",
         "  index: the shards' index was known then and is not now; name it with index=",
     ]
 

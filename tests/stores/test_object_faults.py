@@ -76,7 +76,7 @@ async def test_a_refused_range_is_an_empty_object_only_if_its_length_says_so(
         (testing.Status(502), TransientError, "502 Bad Gateway"),
         (testing.Status(504), TransientError, "504 Gateway Timeout"),
         (testing.Status(400), StoreError, "400 Bad Request"),
-        (testing.Status(401), StoreError, "401 Unauthorized; pass credentials"),
+        (testing.Status(401), StoreError, "401 Unauthorized; pass credentials by storage_options="),
         (testing.Status(403), StoreError, "403 Forbidden; check credentials"),
         (testing.Status(404), StoreError, "404 Not Found"),
         (testing.Status(410), StoreError, "410 Gone"),

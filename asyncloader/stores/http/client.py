@@ -10,6 +10,8 @@ Laws:
 from __future__ import annotations
 
 import base64
+import errno
+import os
 import re
 import socket
 import ssl
@@ -307,6 +309,9 @@ def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = No
         kind, what = StoreError, "this is not a valid URL"
     else:
         # aiohttp's text may quote the URL with its query; the class and errno say enough.
-        reason = getattr(error, "strerror", None) or type(error).__name__
-        what = f"the connection failed: {reason}"
+        number = getattr(error, "errno", None)
+        # Not strerror, in which asyncio puts its own words, with the address as a tuple.
+        what = f"the connection failed: {os.strerror(number) if number else type(error).__name__}"
+        if number == errno.ECONNREFUSED:
+            what += "; check the host and the port"
     return kind(what, shard=redact(url), offset=offset)
