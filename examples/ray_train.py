@@ -47,9 +47,8 @@ def make_loader(folder: Path, map_style: bool) -> al.DataLoader[Any]:
         points = [*al.DataLoader(shards_of(folder), None, rank=0, world_size=1)]
         sampler: Any = DistributedSampler(points)  # type: ignore[arg-type]  # a list will do
         return al.DataLoader(points, BATCH_SIZE, sampler=sampler)
-    return al.DataLoader(
-        shards_of(folder).shuffle(8, seed=0), BATCH_SIZE, lanes=LANES, audit=folder / "audit"
-    )
+    dataset = shards_of(folder).shuffle(8, seed=0)
+    return al.DataLoader(dataset, BATCH_SIZE, lanes=LANES, audit=folder / "audit")
 
 
 def shards_of(folder: Path) -> al.Dataset:
