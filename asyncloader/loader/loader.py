@@ -30,7 +30,7 @@ from ..quantity import as_count
 from ..torch_compat.adapt import torch_reads
 from ..torch_compat.loop import AsyncDoor
 from ..torch_private import attributes_at_rest
-from ..workers.ray import RayWorkers, count_workers
+from ..workers.ray import BATCHES_AHEAD_OF_ACTORS, RayWorkers, count_workers
 from .kind import alike_in_replicas
 from .lightning_private import find_reader
 from .options import check_batching, check_path
@@ -126,8 +126,9 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             always come from a clean process.
         generator: Draws the workers' base seed, and the order of samples unless the dataset does. None:
             torch's default generator; with replicas, one that is seeded with their rank.
-        prefetch_factor: Batches made ahead. With workers, for each of them; None: 2. A stream takes it
-            without workers too, as the most batches that are made and not delivered; None: 3.
+        prefetch_factor: Batches made ahead. With workers, for each of them; None: 2, or 16 with Ray's actors,
+            which send several small batches at a time. A stream takes it without workers too, as the most
+            batches that are made and not delivered; None: 3.
         persistent_workers: Keep the workers from epoch to epoch. It makes no difference to a stream, whose
             workers start in milliseconds, except with Ray actors, which start in seconds.
         pin_memory_device: Deprecated by torch; warns as there.
@@ -150,8 +151,8 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             ``rank=r // n, world_size=w // n`` makes ``n`` consecutive processes read the same.
         memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
             or as a text such as ``"2GB"`` or ``"512 MiB"``; at least 16 MiB. None: 1 GiB, which keeps one
-            process busy for over 200 ms; less is taken where data is near. Shuffle windows, pools, batches in
-            your hands and downloads to a disk cache come on top.
+            process busy for over 200 ms; less is taken where data is near. Shuffle windows, pools and batches in
+            your hands come on top.
         progress: For streams: show a tqdm bar.
         batching: For streams: which samples make a batch, instead of a fixed number of them:
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
@@ -230,6 +231,8 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
         num_workers = count_workers(workers, num_workers)
         check_path("trace", "file", trace)
+        if workers is not None and prefetch_factor is None:
+            prefetch_factor = BATCHES_AHEAD_OF_ACTORS
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: StreamKind | TorchKind = (
             StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)

@@ -2,8 +2,9 @@
 
 Laws:
 
-* A call of the actor's ``next`` is a credit: an actor makes only batches that were requested, and as many
-  calls are under way as there may be batches ahead.
+* A call of the actor's ``next`` brings credits, one for each batch that may be made: an actor makes only
+  batches that were requested. A call returns several small batches together, and keeps none back for those
+  behind it.
 * A batch is written once, by the actor's process into its node's object store, and read there, or where Ray
   has copied it to. The receiver copies no tensor of it.
 * Nothing polls: Ray calls back on a thread of its own when an answer has come, and that thread rings a bell,
@@ -15,6 +16,6 @@ Laws:
 
 from __future__ import annotations
 
-from .options import RayWorkers, count_workers
+from .options import BATCHES_AHEAD_OF_ACTORS, RayWorkers, count_workers
 
-__all__ = ["RayWorkers", "count_workers"]
+__all__ = ["BATCHES_AHEAD_OF_ACTORS", "RayWorkers", "count_workers"]

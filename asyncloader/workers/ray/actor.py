@@ -1,9 +1,11 @@
-"""An actor's program: runs one job, and makes a batch of it each time it is called.
+"""An actor's program: runs one job, and returns its batches to calls.
 
 Laws:
 
-* Calls of ``start``, ``next`` and ``finish`` run one after the other, on one thread, in the order of the
-  calls. ``let_go`` and ``observe`` run beside them, on another.
+* The job runs on a thread of its own, which makes a batch for each credit. So the actor makes batches while
+  Ray sends those before.
+* Calls of ``start`` and ``next`` run one after the other, in the order of the calls. ``finish`` and
+  ``observe`` run beside them, on another thread.
 * What user code raises is an answer, with its frames and notes: an error of Ray's always means that the actor
   has died.
 """
@@ -16,6 +18,7 @@ import sys
 import threading
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -119,8 +122,9 @@ class Is(IntEnum):
     END = 4  # nor behind this
 
 
-Answer: TypeAlias = tuple[int, Parts, int]
-"""What it is, its parts, and how many bytes those have."""
+Answer: TypeAlias = tuple[int, list[tuple[Parts, int]]]
+"""What it is, and the parts of all that it holds, each with how many bytes those have: several batches, if it
+is that."""
 
 
 class ActorPlace(NamedTuple):
@@ -128,6 +132,11 @@ class ActorPlace(NamedTuple):
 
     pid: int
     node: str
+
+
+# How long a batch may wait for those behind it, to be sent with them. An answer costs all processes together
+# some two milliseconds of processor time, however many batches are in it; but the consumer may wait for them.
+_LINGER_S = 0.005
 
 
 class LaneWorker:
@@ -149,9 +158,16 @@ class LaneWorker:
         self._number = 0
         self._batches: Any = iter(())
         self._stopwatch = Stopwatch()
-        self._is_over = False
+        self._thread = threading.Thread()
+        #: Notified of all changes of what follows.
+        self._changed = threading.Condition()
+        #: How many batches may be made.
+        self._credits = 0
+        #: Those made and not yet returned.
+        self._made = deque[tuple[Parts, int]]()
+        #: What comes behind all batches, as soon as that is known.
+        self._last: Answer | None = None
         self._is_let_go = False
-        self._thread = 0
 
     def start(self, number: int, pickled_job: bytes, shared: tuple[Any, Sequence[Any]]) -> Answer:
         """Begin a job with what all jobs of the pass are given.
@@ -162,89 +178,123 @@ class LaneWorker:
             shared: What it is called with, pickled, and the buffers that are not in the pickle.
         """
         self._number = number
-        self._thread = threading.get_ident()
-        self._is_over = self._is_let_go = False  # as they were left by the job of another pass
+        # As they were left by the job of another pass.
+        self._credits, self._last, self._is_let_go = 0, None, False
+        self._made.clear()
         keep_freed_memory()
         try:
             pickled, buffers = shared
             self._batches = pickle.loads(pickled_job)(pickle.loads(pickled, buffers=buffers))
             self._stopwatch = getattr(self._batches, "stopwatch", None) or Stopwatch()
-            return _answer(Is.STARTED, ActorPlace(os.getpid(), _node()))
         except ImportError as error:
             error.add_note(
                 "while loading the job: what a dataset names must be importable on the node, such as by "
                 'ray.init(runtime_env={"working_dir": "."})'
             )
-            return self._failed(error)
+            self._last = self._failed(error)
         except BaseException as error:
-            return self._failed(error)
+            self._last = self._failed(error)
+        else:
+            self._thread = threading.Thread(target=self._run, name="asyncloader-batches", daemon=True)
+            self._thread.start()
+        return self._last or _answer(Is.STARTED, ActorPlace(os.getpid(), _node()))
 
-    def next(self) -> Answer:
-        """Make the next batch."""
-        if self._is_over or self._is_let_go:
-            return _answer(Is.END)
-        try:
-            return self._make()
-        except BaseException as error:
-            return self._failed(error)
+    def next(self, credits: int, most: int) -> Answer:
+        """The next batches, as soon as there is one.
+
+        Args:
+            credits: How many more batches may be made.
+            most: How many to return at most. They are waited for as long as that is worth it.
+        """
+        with self._changed:
+            self._credits += credits
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._made or self._ends)
+            self._changed.wait_for(lambda: len(self._made) >= most or self._ends, _LINGER_S)
+            made = [self._made.popleft() for _ in range(min(most, len(self._made)))]
+            return (int(Is.BATCH), made) if made else (self._last or _answer(Is.END))
 
     def finish(self) -> None:
-        """Close the job, so that contexts are left."""
-        if not self._is_over:
-            self._is_over = True
-            try:
-                self._batches.close()
-            except Exception as error:
-                # No other code reports it. But errors of reading shards are expected then.
-                if not drop_frames(error):
-                    traceback.print_exception(error)
-
-    def let_go(self) -> None:
-        """No further batches are needed: end a wait for the next one. Runs beside the other calls."""
-        self._is_let_go = True
-        let_go = getattr(self._batches, "let_go", None)
-        if let_go is not None:
-            let_go()
+        """No further batches are needed: end a wait for the next one, and close the job, so that contexts are
+        left. Runs beside the other calls."""
+        with self._changed:
+            self._is_let_go = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            let_go = getattr(self._batches, "let_go", None)
+            if let_go is not None:
+                let_go()
+            self._thread.join()
 
     def observe(self) -> str:
         """The Python stack of the thread that makes batches. Runs beside the other calls."""
-        frame = sys._current_frames().get(self._thread)
+        frame = sys._current_frames().get(self._thread.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
-    def _make(self) -> Answer:
-        is_made = False
+    @property
+    def _ends(self) -> bool:
+        """Whether no more batches will be made."""
+        return self._is_let_go or self._last is not None
+
+    def _run(self) -> None:
+        self._stopwatch.move_here()
         try:
-            made = list(islice(self._batches, 1))
+            try:
+                self._make_batches()
+            finally:
+                self._batches.close()
+            last = _answer(Is.END)
+        except BaseException as error:
+            last = self._failed(error)
+        with self._changed:
+            self._last = last
+            self._changed.notify_all()
+
+    def _make_batches(self) -> None:
+        while self._take_credit():
+            try:
+                made = list(islice(self._batches, 1))
+            except BaseException:
+                if self._is_let_go:  # which is why it was raised
+                    return
+                raise
             if not made:
-                return _answer(Is.END)
+                return
             self._stopwatch.enter(SENDING)
             kind = type(made[0][0])
             try:
-                answer = _answer(Is.BATCH, made.pop())
+                parts = split(made.pop())
             except Exception as error:
                 name = f"{kind.__module__}.{kind.__qualname__}"
                 error.add_note(f"while pickling a batch of type {name} to send it")
                 raise
             self._stopwatch.enter(IDLE)
-            is_made = True
-            return answer
-        finally:
-            if not is_made:
-                self._is_over = True
-                self._batches.close()
+            with self._changed:
+                self._made.append(parts)
+                self._changed.notify_all()
+            del parts  # returned while the next one is made, and then freed
+
+    def _take_credit(self) -> bool:
+        """Wait for a credit; False if no batch is needed any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._credits or self._is_let_go)
+            self._credits -= 1
+            return not self._is_let_go
 
     def _failed(self, error: BaseException) -> Answer:
-        self._is_over = True
-        drop_frames(error)
-        if self._is_let_go:  # which is why it was raised
+        is_expected = drop_frames(error)
+        if self._is_let_go:
+            # Raised while the job was being closed: no other code reports it. But errors of reading shards
+            # are expected then.
+            if not is_expected:
+                traceback.print_exception(error)
             return _answer(Is.END)
         place = f"in worker {self._number} (pid {os.getpid()} on node {_node()})"
         return _answer(Is.ERROR, dump_error(error, place))
 
 
 def _answer(kind: Is, about: object = None) -> Answer:
-    parts, size_bytes = split(about)
-    return int(kind), parts, size_bytes
+    return int(kind), [split(about)]
 
 
 def _node() -> str:

@@ -10,6 +10,10 @@ from typing import Any
 
 from ...quantity import as_count, as_whole
 
+#: ``prefetch_factor`` if none is given: where a batch crosses a network, many cover a round trip. Their bytes
+#: are bounded as well.
+BATCHES_AHEAD_OF_ACTORS = 16
+
 _ACTOR_OPTIONS = (
     "num_cpus", "num_gpus", "memory", "resources", "label_selector", "scheduling_strategy", "runtime_env",
 )  # fmt: skip

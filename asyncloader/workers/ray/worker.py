@@ -23,7 +23,7 @@ from ...flow.channel import ChannelClosed, EndOfChannel
 from ..link import Bell
 from ..raised import load_error
 from ..worker import AnyWorker
-from .actor import ActorPlace, Answer, Bench, Is, ObjectPages
+from .actor import ActorPlace, Answer, Bench, Is, ObjectPages, Parts
 from .options import RayWorkers, import_ray
 
 # What is raised when Ray reports that an actor has failed, or finds no place for it.
@@ -92,6 +92,12 @@ def _amounts(resources: dict[str, float]) -> dict[str, float]:
 # How long a stack may take over the network, if the actor does not hold the interpreter lock.
 _OBSERVE_S = 2.0
 
+# Small batches are sent several at a time: an answer costs the same whatever is in it. The bound on their
+# bytes is low, since a batch that the loop keeps also keeps those that came with it. And they are a part of
+# those made ahead, so that the actor makes others meanwhile.
+_MOST_PACKED_BYTES = 4 << 20
+_PART_PACKED = 4
+
 # Of an actor that is lost before its job has started: for some seconds Ray may place actors on a lost node.
 _MOST_STARTS = 5
 
@@ -125,6 +131,10 @@ class RayWorker(AnyWorker):
         self._pages = ObjectPages()
         self._place: ActorPlace | None = None
         self._calls: deque[Future[Answer]] = deque()
+        #: Batches that have come and were not yet received, each with its size.
+        self._in_hand: deque[tuple[Parts, int]] = deque()
+        #: How many more may come.
+        self._granted = 0
         self._ends: Sequence[Any] = ()
         self._is_late = False
         patience_s = min(asked.start_timeout_s, threading.TIMEOUT_MAX)
@@ -152,41 +162,42 @@ class RayWorker(AnyWorker):
         while self._verdict is None:
             if self._is_over:
                 raise ChannelClosed
+            if self._in_hand:
+                return self._take(*self._in_hand.popleft())
             if self._calls and self._calls[0].done():
-                answer = self._understand(self._calls.popleft())
-                if answer is not None:
-                    return self._take(answer)
+                self._understand(self._calls.popleft())
             elif self._is_late and self._place is None:
                 self._verdict = partial(RuntimeError, describe_lateness(self.name, self._asked_with))
             else:
                 return None
         raise_told(self._verdict())
 
-    def _understand(self, call: Future[Answer]) -> Answer | None:
+    def _understand(self, call: Future[Answer]) -> None:
         error = call.exception()  # if raised, it would refer to this frame, and that to the call: a cycle
         if error is not None:
             self._fail(error)
-            return None
-        kind, parts, _ = answer = call.result()
+            return
+        kind, several = call.result()
         if kind == Is.BATCH:
-            return answer
-        if kind == Is.END:
+            self._in_hand.extend(several)
+            self._granted -= len(several)
+        elif kind == Is.END:
             self._verdict = EndOfChannel
         elif kind == Is.STARTED:
-            self._place = self._pages.join(parts)
+            self._place = self._pages.join(several[0][0])
             self._patience.cancel()
         else:
-            dumped = self._pages.join(parts)
+            dumped = self._pages.join(several[0][0])
             self._verdict = lambda: load_error(dumped)
-        return None
 
-    def _take(self, answer: Answer) -> tuple[Any, Any]:
-        _, parts, size_bytes = answer
+    def _take(self, parts: Parts, size_bytes: int) -> tuple[Any, Any]:
         # The next batches are assumed to be as large as this one. They are requested first: the actor makes
         # the next one while this one is unpickled.
         most = max(1, min(self._prefetch, self._prefetch_bytes // size_bytes))
-        for _ in range(most - len(self._calls)):
-            self._await(self._actor.next.remote())
+        pack = max(1, min(most // _PART_PACKED, _MOST_PACKED_BYTES // size_bytes))
+        credits = max(0, most - self._granted - len(self._in_hand))
+        if not self._calls and (credits >= pack or len(self._in_hand) < pack):
+            self._request(credits, pack)
         try:
             batch, note = self._pages.join(parts)
         except Exception as error:
@@ -200,7 +211,13 @@ class RayWorker(AnyWorker):
         if self._is_over:  # it was closed meanwhile, which may have killed the previous actor
             self.kill()
         self._await(started)
-        self._await(self._actor.next.remote())
+        self._granted = 0
+        self._request(1, 1)
+
+    def _request(self, credits: int, most: int) -> None:
+        """See ``LaneWorker.next``; one call at a time is under way."""
+        self._granted += credits
+        self._await(self._actor.next.remote(credits, most))
 
     def _await(self, reference: Any) -> None:
         call: Future[Answer] = reference.future()
@@ -253,8 +270,7 @@ class RayWorker(AnyWorker):
         """Ask the job to end, at once if it can; returns Ray's references to that, if the actor lives."""
         if (actor := self._actor) is None:  # one that was lost, and could not be replaced
             return []
-        let_go = actor.let_go.options(concurrency_group="beside").remote()
-        self._ends = [let_go, actor.finish.remote()]
+        self._ends = [actor.finish.options(concurrency_group="beside").remote()]
         return self._ends
 
     def hand_over(self, bench: Bench) -> bool:
@@ -287,6 +303,7 @@ class RayWorker(AnyWorker):
 
     def _clear(self) -> None:
         self._calls.clear()
+        self._in_hand.clear()
         self._ends = ()
         self._actor = None
 

@@ -126,6 +126,22 @@ def test_what_user_code_raises_is_raised_with_its_type_and_place(
 
 
 @pytest.mark.slow
+def test_all_batches_before_an_error_come_although_small_ones_are_sent_together(
+    nodes: Nodes, folder: Path
+) -> None:
+    failing = al.from_urls(f"{folder}/*.jsonl").map(fail_at_100)
+
+    def before_the_error(**workers: Any) -> list[Any]:
+        batches = []
+        with pytest.raises(LookupError, match="no such picture"):
+            for batch in loader(failing, lanes=1, batch_size=3, prefetch_factor=16, **workers):
+                batches.append(batch)
+        return batches
+
+    assert same(before_the_error(**on_ray(1)), before_the_error(num_workers=1))
+
+
+@pytest.mark.slow
 def test_an_actor_may_be_waited_for_without_end(nodes: Nodes, folder: Path, local: list[Any]) -> None:
     assert same(list(loader(stream(folder), **on_ray(2, start_timeout_s=math.inf))), local)
 
