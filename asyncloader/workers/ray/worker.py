@@ -291,6 +291,7 @@ class RayWorker(AnyWorker):
 
     def bury(self) -> None:
         super().bury()
+        self._patience.cancel()
         self._patience.join()
 
     def abandon(self) -> None:
