@@ -151,8 +151,8 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             ``rank=r // n, world_size=w // n`` makes ``n`` consecutive processes read the same.
         memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
             or as a text such as ``"2GB"`` or ``"512 MiB"``; at least 16 MiB. None: 1 GiB, which keeps one
-            process busy for over 200 ms; less is taken where data is near. Shuffle windows, pools and batches in
-            your hands come on top.
+            process busy for over 200 ms; less is taken where data is near. Shuffle windows, pools and batches
+            in your hands come on top.
         progress: For streams: show a tqdm bar.
         batching: For streams: which samples make a batch, instead of a fixed number of them:
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
