@@ -233,7 +233,7 @@ class LaneWorker:
 
     @property
     def _ends(self) -> bool:
-        """Whether no more batches will be made."""
+        """Whether the last batch was made."""
         return self._is_let_go or self._last is not None
 
     def _run(self) -> None:
