@@ -126,10 +126,16 @@ def open_image(content: bytes, otherwise: str) -> Iterator[Any]:
 
     Raises:
         ImportError: Pillow is not installed.
-        ValueError: It has more bits.
+        ValueError: It has more bits, or no supported format.
         Exception: What Pillow raises for a damaged or too large image.
     """
-    with _pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as image:
+    pillow = _pillow()
+    try:
+        opened = pillow.open(io.BytesIO(content), formats=_IMAGE_FORMATS)
+    except pillow.UnidentifiedImageError as error:  # Pillow's message has the address of the buffer
+        what = f"{len(content)} bytes that begin with {content[:8]!r}" if content else "0 bytes"
+        raise ValueError(f"no image of {', '.join(_IMAGE_FORMATS)}, but {what}") from error
+    with opened as image:
         if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale
             raise ValueError(f"mode {image.mode} has more than 8 bits a channel; {otherwise}")
         yield image

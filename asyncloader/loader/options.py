@@ -37,7 +37,7 @@ def check_batching(batching: object, batch_size: int | None, drop_last: bool) ->
         beside += [f"drop_last={drop_last!r}"] if drop_last else []
         raise ValueError(
             "batching option is mutually exclusive with batch_size and drop_last: it decides which samples "
-            f"make a batch, but got {', '.join(beside)}"
+            f"make a batch (Pack has a batch_size= of its own), but got {', '.join(beside)}"
         )
     return None
 

@@ -146,6 +146,14 @@ def test_a_fault_names_field_and_key(field: str, body: bytes) -> None:
     assert caught.value.__cause__ is not None
 
 
+@pytest.mark.parametrize(
+    ("body", "found"), [(b"<html><p>", r"9 bytes that begin with b'<html><p'"), (b"", "0 bytes")]
+)
+def test_a_fault_of_an_image_says_what_the_bytes_are(body: bytes, found: str) -> None:
+    with pytest.raises(FormatError, match=rf"no image of JPEG, .*, but {found}$"):
+        decode_sample({"__key__": "k", "jpg": body})
+
+
 def test_a_handler_of_the_users_keeps_its_own_exception() -> None:
     def fail(body: bytes) -> None:
         raise ZeroDivisionError
