@@ -452,7 +452,7 @@ def row_of(mistake: Mistake, message: Message) -> str:
     """A row of the table."""
     first, *notes = message.parts
     says = "<br>".join(f"`{part}`" for part in (f"{message.kind}: {first}", *notes))
-    return f"| {mistake.name} | {says} |"
+    return f"|{mistake.name}|{says}|"
 
 
 def rows_on(page: str) -> list[str]:
@@ -465,7 +465,7 @@ def main() -> None:
     for each in MISTAKES:
         with tempfile.TemporaryDirectory() as folder:
             rows += [row_of(each, message) for message in messages_of(each, Path(folder))]
-    table = "\n".join(["| What was done | What it says |", "|---|---|", *rows])
+    table = "\n".join(["|What was done|What it says|", "|---|---|", *rows])
     print(table)
     if "--write" in sys.argv:
         page = PAGE.read_text()
