@@ -184,7 +184,7 @@ ELSEWHERE: list[tuple[Callable[[], object], type[Exception], str]] = [
         r"write rank=rank // n and world_size=world_size",
     ),
     (lambda: al.DataLoader(RECIPE).receipt(), AttributeError, r"no 'receipt': loader\.statistics"),  # type: ignore[attr-defined]
-    (lambda: al.DataLoader(RECIPE, sampler=LIST), ValueError, r"sampler=.*deals itself.*\.shuffle\(window"),
+    (lambda: al.DataLoader(RECIPE, sampler=LIST), ValueError, r"sampler=.*its own part.*\.shuffle\(window"),
     (lambda: al.DataLoader(RECIPE, batch_sampler=[LIST]), ValueError, r"batch_sampler=.*batching="),
     (
         lambda: al.DataLoader(RECIPE, batch_size=al.TokenBatches(length="tokens", max_tokens=64)),  # type: ignore[call-overload]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from typing import Any
 
@@ -125,3 +126,46 @@ async def test_a_loop_in_async_code_takes_it_too() -> None:
 def test_a_dataset_of_torchs_kinds_is_refused() -> None:
     with pytest.raises(TypeError, match="streams only"):
         al.DataLoader([1, 2, 3]).warm_up()
+
+
+def test_a_loaded_position_is_protected_as_without_it() -> None:
+    with testing.serve(OBJECTS) as server:
+        loader = loader_of(server, 0)
+        assert len([*loader]) == 20
+        for _ in zip(range(3), loader, strict=False):
+            state = loader.state_dict()
+        for ahead in (False, True):
+            loader = loader_of(server, 0)
+            loader.load_state_dict(state)
+            if ahead:
+                loader.warm_up()
+            with pytest.raises(ValueError, match="epoch"):
+                loader.set_epoch(0)
+
+
+def test_it_is_refused_while_an_iteration_goes_on() -> None:
+    with testing.serve(OBJECTS) as server:
+        loader = loader_of(server, 0)
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        with pytest.raises(RuntimeError, match="has not ended"):
+            loader.warm_up()
+        assert loader.state_dict() == state
+        assert len([*batches]) == 19
+        loader.warm_up()
+        assert len([*loader]) == 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a Unix")
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_forked_process_begins_its_own_at_the_same_place() -> None:
+    loader = al.DataLoader(al.from_iterable(range(100)), None)
+    before = loader.state_dict()
+    loader.warm_up()
+    child = os.fork()
+    if child == 0:
+        is_same = loader.state_dict() == before and [*loader] == [*range(100)]
+        os._exit(0 if is_same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [*loader] == [*range(100)]

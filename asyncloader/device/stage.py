@@ -93,8 +93,10 @@ class DeviceStage:
         try:
             self._producer.close()
         finally:
-            # The thread has drained its own; this is for what the consumer copied afterwards.
-            _drain(self._carrier)
+            # The thread has drained its own; this is for what the consumer copied afterwards. One that has
+            # not ended still uses them, and does it itself.
+            if not self._producer.is_alive:
+                _drain(self._carrier)
 
 
 def _prepared(

@@ -517,6 +517,11 @@ class Producer(Generic[T]):
         frame = frames.get(self._thread.ident or 0)
         return "its end" if frame is None else format_stack(frame)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread has begun and not ended."""
+        return self._thread.is_alive()
+
     def _join(self) -> None:
         if self._thread.ident is None:
             return
@@ -529,8 +534,8 @@ class Producer(Generic[T]):
         self._thread.join(waited_s)
         if self._thread.is_alive():
             warnings.warn(
-                f"{self._thread.name} is still inside a function of the dataset {waited_s:g} s after the "
-                f"loader was closed; it ends when that function returns. It is at\n{self.describe_stack()}",
+                f"{self._thread.name} is still at work {waited_s:g} s after the loader was closed, such as "
+                f"in a function of the dataset; it ends when that returns. It is at\n{self.describe_stack()}",
                 RuntimeWarning,
                 stacklevel=2,
             )

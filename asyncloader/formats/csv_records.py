@@ -50,6 +50,8 @@ class CsvDecoder(Decoder):
     byte order mark is dropped. A shard is read from its beginning, where the names are.
 
     Args:
+        start_sample: Only 0.
+        start_byte: Only 0.
         max_record_bytes: The longest record. 256 MiB as for lines: a quote that is never closed makes one
             record of everything that follows.
         delimiter: What separates fields. None for ``usual``; then it is an error if the first record is one
@@ -60,12 +62,16 @@ class CsvDecoder(Decoder):
     def __init__(
         self,
         *,
+        start_sample: int = 0,
+        start_byte: int = 0,
         max_record_bytes: int = 256 << 20,
         delimiter: str | None = None,
         usual: str = ",",
     ) -> None:
         self._delimiter = usual if delimiter is None else delimiter
         self._is_said = delimiter is not None
+        if start_sample or start_byte:
+            raise ValueError("CSV is read from its beginning, where the names are")
         self._max_record_bytes = max_record_bytes
         # Python's limit is for the whole process, and 128 KiB by default: a longer text would be an error.
         if csv.field_size_limit() < max_record_bytes:

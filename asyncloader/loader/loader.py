@@ -340,7 +340,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         Workers start, connections open and batches are read ahead, within the usual limits, while the program
         builds its model. The loop that follows takes them; ``load_state_dict()`` comes before this call, and
         a ``set_epoch()`` with the epoch of that iteration may come after it. What the iteration raises is
-        raised in the loop. Its times and rates count from here.
+        raised in the loop. Its times and rates count from here, and the workers' base seed is drawn here.
 
         Example:
             loader.load_state_dict(checkpoint["loader"])
@@ -351,6 +351,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
 
         Raises:
             TypeError: The dataset is no stream: torch's loop draws seeds and order when its loop begins.
+            RuntimeError: The latest iteration has not ended.
         """
         self._kind.warm_up(self)
 

@@ -87,7 +87,7 @@ class Passes:
         if self.is_ready and following.epoch == epoch:
             return
         if following.epoch != epoch:
-            if self._is_loaded and following.batches:
+            if (self._is_loaded or self.is_ready) and following.batches:
                 length = lengths.known_batches(following.epoch)
                 check_epoch(epoch, following.epoch, following.batches, length)
             following, self._is_loaded = Cursor(epoch, following.lanes), False
@@ -102,8 +102,15 @@ class Passes:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a pass was begun ahead, and not closed, and no state or epoch was set since."""
-        return self.is_ahead and self.latest is not None and not (self.latest.is_over or self._next_counts)
+        """Whether a pass was begun ahead here, and not closed, and no state or epoch was set since."""
+        run = self.latest
+        return self.is_ahead and run is not None and run.is_own and not (run.is_over or self._next_counts)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether batches of the latest pass were used, it has not ended, and no state or epoch was set."""
+        is_open = self.latest is not None and not self.latest.is_over
+        return is_open and not self._next_counts and self._unread() is None
 
     def reached(self) -> Cursor:
         """Where the consumer stands; of an epoch that is over, the beginning of the next one.

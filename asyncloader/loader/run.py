@@ -180,6 +180,11 @@ class Run:
         return self._cursor
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is a pass of this process, and not of one that this was forked from."""
+        return self._owner == os.getpid()
+
+    @property
     def was_stopped(self) -> bool:
         """Whether all ranks ended together while some still had batches."""
         return self.exhausted and self.counters.cut_short
@@ -255,7 +260,7 @@ class Run:
 
     def _check_owner(self) -> None:
         """Refuse a pass of another process."""
-        if self._owner != os.getpid():
+        if not self.is_own:
             raise RuntimeError(
                 f"this iterator belongs to process {self._owner}, and a process forked from it would take "
                 "its batches away; iterate the loader anew"

@@ -122,9 +122,15 @@ class StreamKind:
 
     def warm_up(self, loader: DataLoader[Any]) -> None:
         """Begin the next pass ahead of its loop, unless that was done."""
-        if not self._passes.is_ready:
-            self._ahead = self.open(loader)
-            self._passes.is_ahead = True
+        if self._passes.is_ready:
+            return
+        if self._passes.is_running:
+            raise RuntimeError(
+                "warm_up() begins the next iteration, but the latest one has not ended, and its state would "
+                "be lost. Call it before the loop, or when the loop has ended"
+            )
+        self._ahead = self.open(loader)
+        self._passes.is_ahead = True
 
     def open(self, loader: DataLoader[Any]) -> BatchIterator[Any]:
         """Start a pass, or take the one that was begun ahead; an iterator over its batches."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from dis import get_instructions
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from pickle import PickleBuffer
@@ -205,7 +205,8 @@ _ATTRIBUTES = (
     ("PIL.Image", "MAX_IMAGE_PIXELS", 1024 * 1024 * 1024 // 4 // 3),
 )
 
-# What may be such a value in a module of the program; a text of this length at most.
+# What may be such a value in a module of the program, under a name for constants, which no function of the
+# module sets beside others; a text of this length at most.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _MOST_CHARACTERS = 4096
 
@@ -224,7 +225,7 @@ class ProgramSettings:
         levels: Of the loggers that have one, by name; the root's is ``""``.
         disabled_level: Of ``logging.disable``.
         filters: The filters of warnings.
-        values: The plain values in modules of the program, by module and name.
+        values: The constants in modules of the program, by module and name.
     """
 
     attributes: Sequence[tuple[str, str, Any, bool]]
@@ -272,19 +273,24 @@ def imported_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
             held = object.__getattribute__(module, "__dict__")  # some import more when they are asked
             path = held.get("__file__") or next(iter(held.get("__path__") or ()), "")
             if path:
-                yield name, path, held
+                yield name, str(path), held
 
 
 def programs_modules() -> Iterator[tuple[str, dict[str, Any]]]:
     """The modules among them that are the program's own: not of an installed package."""
-    installed = [path for path in import_path() if any(Path(path).glob("*.dist-info"))]
+    installed = [path for path in import_path() if _has_packages(path)]
     prefixes = tuple(path + os.sep for path in (*installed, os.path.dirname(os.__file__)))
     return ((name, held) for name, path, held in imported_modules() if not path.startswith(prefixes))
 
 
-def _is_plain(name: str, value: object) -> bool:
+@cache
+def _has_packages(folder: str) -> bool:
+    return any(Path(folder).glob("*.dist-info"))
+
+
+def _is_constant(name: str, value: object) -> bool:
     is_short = not isinstance(value, str | bytes) or len(value) <= _MOST_CHARACTERS
-    return type(value) in _PLAIN and is_short and not name.startswith("__")
+    return type(value) in _PLAIN and is_short and name.isupper() and not name.startswith("_")
 
 
 def read_settings(*, is_local: bool = True) -> ProgramSettings:
@@ -310,7 +316,7 @@ def read_settings(*, is_local: bool = True) -> ProgramSettings:
             for action, message, category, module, line in warnings.filters
         ],
         values={
-            name: {key: value for key, value in list(held.items()) if _is_plain(key, value)}
+            name: {key: value for key, value in list(held.items()) if _is_constant(key, value)}
             for name, held in (programs_modules() if is_local else ())
         },
     )

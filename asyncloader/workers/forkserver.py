@@ -27,8 +27,11 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
+from operator import is_
 from pathlib import Path
 from time import monotonic
+from types import ModuleType
+from typing import Any
 
 from ..flow.channel import EndOfChannel
 from ..flow.process import clean_python, has_linux, occupy_standard_descriptors, patience_s
@@ -98,7 +101,7 @@ class ForkServer:
         self._starting = threading.Lock()
         self._preloaded: set[str] = set()
         #: What the program's own modules held when it was forked; empty for a clean process.
-        self._modules: dict[str, dict[str, int]] = {}
+        self._modules: dict[str, dict[str, Any]] = {}
         self._ready = threading.Event()
         self._process: subprocess.Popen[bytes] | _Forked | None = None
         self._control: MessageSocket | None = None
@@ -109,7 +112,7 @@ class ForkServer:
         """This process's server, started if there is none alive. It lives until the process ends.
 
         If the program has assigned something to a name in one of its modules since the server was forked from
-        it, another one is forked, where that is still safe.
+        it, another one is forked, where that is still safe. If it is not, this one stays for good.
 
         Raises:
             RuntimeError: See ``start``.
@@ -119,8 +122,9 @@ class ForkServer:
             if server is None or not server.alive:
                 server = cls()
                 server.start()
-            elif server._modules and server._modules != _look_at_modules():
+            elif server._modules and not _are_alike(server._modules, _look_at_modules()):
                 newer = cls()
+                server._modules = {}  # without a fork nothing of them is to be kept
                 if newer.start(only_forked=True):
                     server = newer
             _shared[has_linux()] = server
@@ -287,6 +291,10 @@ _EXITING = 4
 # torch imports, tests its results by its own.
 _WITH_GENERATORS = frozenset({"numpy", "sympy"})
 
+# How far into the values of the program's own modules generators are looked for, in what has few items.
+_DEPTH = 3
+_MOST_ITEMS = 1000
+
 # Libraries that keep threads for numeric code: OpenMP's, which torch uses, and OpenBLAS, which NumPy does.
 # The functions return how many threads they use, set that, and end those that wait; work starts new ones.
 _POOLS = re.compile(r"/lib(gomp|iomp5|omp|openblas|scipy_openblas)[^/]*\.so[^/]*$")
@@ -345,7 +353,10 @@ def _fork_process(theirs: socket.socket) -> _Forked | None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         gc.disable()
         try:
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError:  # too many processes, say; a clean one may be possible, and has a better error
+                return None
             if pid == 0:
                 try:
                     main_forked(theirs, mask)
@@ -391,22 +402,47 @@ def _open_descriptors() -> set[int]:
 
 def _has_generators() -> bool:
     """Whether a module has a random generator of its own: each worker would draw the same."""
-    numpys = sys.modules.get("numpy.random")
-    generators = {random.Random} if numpys is None else {random.Random, numpys.Generator, numpys.RandomState}
-    return any(
-        type(value) in generators
-        for name, _, held in imported_modules()
-        if name.partition(".")[0] not in _WITH_GENERATORS
-        for value in list(held.values())
+    kinds: tuple[type, ...] = (random.Random,)
+    if (numpys := sys.modules.get("numpy.random")) is not None:
+        kinds += (numpys.Generator, numpys.RandomState)
+    packages = (
+        held for name, _, held in imported_modules() if name.partition(".")[0] not in _WITH_GENERATORS
     )
+    if any(type(value) in kinds for held in packages for value in list(held.values())):
+        return True
+    if (torch := sys.modules.get("torch")) is not None:
+        kinds += (torch.Generator,)
+    return any(_holds(held, kinds, _DEPTH) for _, held in programs_modules())
 
 
-def _look_at_modules() -> dict[str, dict[str, int]]:
-    """What the program's own modules hold now, by identity."""
+def _holds(held: dict[str, Any], kinds: tuple[type, ...], depth: int) -> bool:
+    """Whether any of these values is of these kinds, or has one among its attributes or items."""
+    for value in list(held.values()):
+        if isinstance(value, kinds):
+            return True
+        if depth and not isinstance(value, ModuleType | type):
+            inner = value if type(value) is dict else getattr(value, "__dict__", None)
+            if type(value) in (list, tuple, set):
+                inner = dict(enumerate(value))
+            if type(inner) is dict and len(inner) <= _MOST_ITEMS and _holds(inner, kinds, depth - 1):
+                return True
+    return False
+
+
+def _look_at_modules() -> dict[str, dict[str, Any]]:
+    """What the program's own modules hold now."""
     return {
-        name: {attribute: id(value) for attribute, value in list(held.items())}
+        name: {key: value for key, value in list(held.items()) if not key.startswith("__")}
         for name, held in programs_modules()
     }
+
+
+def _are_alike(before: dict[str, dict[str, Any]], now: dict[str, dict[str, Any]]) -> bool:
+    """Whether all names of all modules refer to the same objects; a module that is new is of no account."""
+    return all(
+        name in now and held.keys() == now[name].keys() and all(map(is_, held.values(), now[name].values()))
+        for name, held in before.items()
+    )
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def test_a_generator_that_does_not_end_is_reported_and_left(monkeypatch: pytest.
 
     with testing.check_leaks():
         producer = producer_of(generate)
-        with pytest.warns(RuntimeWarning, match="test-producer is still inside a function of the dataset"):
+        with pytest.warns(RuntimeWarning, match="test-producer is still at work"):
             producer.close()
         release.set()
 

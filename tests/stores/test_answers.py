@@ -216,5 +216,5 @@ def test_a_refused_url_that_may_have_been_signed_is_told_to_be_signed_anew(statu
 
 
 def test_a_missing_object_is_told_in_words_that_fit_a_url_without_braces() -> None:
-    with pytest.raises(StoreError, match=r"404 Not Found; check the URL, and .* braces .* if it has any"):
+    with pytest.raises(StoreError, match=r"404 Not Found; check the URL, and .* braces if it has any"):
         answered(404, {})

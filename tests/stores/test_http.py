@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from certificates import self_signed
 from telling import all_told
@@ -16,7 +19,7 @@ from telling import all_told
 from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import ThrottledError, TransientError
-from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.http.client import HttpStore, _store_error
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -176,6 +179,30 @@ async def test_a_server_that_hangs_up_is_an_error(serve: Serve, http: HttpStore,
 async def test_no_server_is_an_error(http: HttpStore, fetch: Fetch, unused_tcp_port: int) -> None:
     with pytest.raises(TransientError, match="connection failed"):
         await fetch(http, f"http://127.0.0.1:{unused_tcp_port}/x?sig=SENTINEL")
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (
+            socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+            "Temporary failure in name",
+        ),
+        (ssl.SSLEOFError(8, "[SSL: UNEXPECTED_EOF_WHILE_READING] unexpected eof"), "UNEXPECTED_EOF"),
+        (OSError(errno.ENETUNREACH, "Connect call failed ('192.0.2.1', 443)"), "Network is unreachable"),
+    ],
+)
+async def test_why_a_connection_failed_is_told_in_the_words_of_its_layer(cause: OSError, told: str) -> None:
+    class Failing(aiohttp.TCPConnector):
+        async def connect(self, request: Any, *_: Any, **__: Any) -> Any:
+            raise aiohttp.ClientConnectorError(request.connection_key, cause)
+
+    async with aiohttp.ClientSession(connector=Failing()) as session:
+        with pytest.raises(aiohttp.ClientConnectorError) as caught:
+            await session.get("http://host.invalid/shard.tar")
+    error = _store_error(caught.value, "http://host.invalid/shard.tar", 0)
+    assert f"the connection failed: {told}" in str(error) or f"[SSL: {told}" in str(error)
+    assert "192.0.2.1" not in str(error)
 
 
 async def test_no_connection_in_time_is_an_error(fetch: Fetch) -> None:

@@ -166,9 +166,9 @@ print(rows() == ([look(0)] * 2, True))
 BESIDE = """
 import sys
 {}
-size, table = 1, {{"size": 1}}
+SIZE, table = 1, {{"size": 1}}
 def look(number):
-    return size, table["size"], hasattr(sys.modules["__main__"], "beside"), {}
+    return SIZE, table["size"], hasattr(sys.modules["__main__"], "beside"), {}
 """
 
 
@@ -178,14 +178,14 @@ def test_workers_do_not_see_the_main_module_and_see_others_as_they_are_at_the_pa
     (tmp_path / "beside.py").write_text(BESIDE.format("", "number"))
     text = """
 import beside
-beside.size, beside.table = 2, {"size": 2}
+beside.SIZE, beside.table = 2, {"size": 2}
 _, rows = run(beside.look)
 first = rows()
-beside.size, beside.table = 3, {"size": 3}
+beside.SIZE, beside.table = 3, {"size": 3}
 print(first, rows())
 thread = threading.Thread(target=threading.Event().wait, daemon=True).start()
-beside.size, beside.table = 4, {"size": 4}
-print(rows(), flush=True)  # a fork is not safe any more: only the plain value is sent
+beside.SIZE, beside.table = 4, {"size": 4}
+print(rows(), flush=True)  # a fork is not safe any more: only the constant is sent
 os._exit(0)
 """
     assert printed_by(text) == (
@@ -194,19 +194,32 @@ os._exit(0)
     )
 
 
-def test_workers_import_a_module_with_a_generator_anew_and_get_its_plain_values(
+def test_workers_import_a_module_with_a_generator_anew_and_get_its_constants(
     printed_by: Printed, tmp_path: Path
 ) -> None:
     generator = "import numpy; generator = numpy.random.default_rng()"
     (tmp_path / "beside.py").write_text(BESIDE.format(generator, "int(generator.integers(1 << 62))"))
     text = """
 import beside
-beside.size, beside.table = 2, {"size": 2}
+beside.SIZE, beside.table = 2, {"size": 2}
 _, rows = run(beside.look)
 found, forked = rows()
 print(forked, *[row[:3] for row in found], len({row[3] for row in found}))
 """
     assert printed_by(text) == "False (2, 1, False) (2, 1, False) 2\n"
+
+
+def test_generators_are_found_in_what_modules_hold(printed_by: Printed, tmp_path: Path) -> None:
+    text = """
+import random, torch
+class Held:
+    def __init__(self): self.drawn = {"by": [DRAWS]}
+held = Held()
+"""
+    for draws, is_forked in (("1", True), ("random.Random()", False), ("torch.Generator()", False)):
+        (tmp_path / "beside.py").write_text(text.replace("DRAWS", draws))
+        run = "import beside\nprint(is_forked(), flush=True)\nos._exit(0)\n"
+        assert printed_by(run) == f"{is_forked}\n", draws
 
 
 def test_nothing_of_the_program_runs_in_the_server_and_its_workers(

@@ -309,9 +309,15 @@ def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = No
         kind, what = StoreError, "this is not a valid URL"
     else:
         # aiohttp's text may quote the URL with its query; the class and errno say enough.
-        number = getattr(error, "errno", None)
-        # Not strerror, in which asyncio puts its own words, with the address as a tuple.
-        what = f"the connection failed: {os.strerror(number) if number else type(error).__name__}"
+        number, cause = getattr(error, "errno", None), getattr(error, "os_error", error)
+        # TLS and name lookups have numbers and texts of their own. In others' strerror asyncio puts its own
+        # words, with the address as a tuple.
+        if isinstance(cause, ssl.SSLError | socket.gaierror):
+            text: str | None = cause.strerror
+            number = None
+        else:
+            text = os.strerror(number) if number else None
+        what = f"the connection failed: {text or type(error).__name__}"
         if number == errno.ECONNREFUSED:
             what += "; check the host and the port"
     return kind(what, shard=redact(url), offset=offset)

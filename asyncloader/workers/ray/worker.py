@@ -275,7 +275,7 @@ class RayWorker(AnyWorker):
 
     def hand_over(self, bench: Bench) -> bool:
         """Move the actor to the bench if its job has ended, as requested; False if it has not."""
-        if not self._ends:
+        if not self._ends or self._place is None:  # one that may still start would begin the job later
             return False
         try:
             import_ray().get(self._ends, timeout=0)
