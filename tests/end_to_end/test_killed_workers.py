@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -498,6 +499,7 @@ def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it(platform:
 
 def test_a_timeout_covers_the_start_of_workers(platform: str, fork_server: ForkServer) -> None:
     loader = al.DataLoader(numbers(60), 4, num_workers=2, timeout=0.5)
+    gc.collect()  # what an earlier test has left would be collected below, and wait for the stopped server
     os.kill(fork_server.pid, signal.SIGSTOP)
     began = time.monotonic()
     try:
@@ -530,6 +532,7 @@ def test_a_timeout_covers_the_start_of_a_replacement(fork_server: ForkServer) ->
     while not found:
         with suppress(TimeoutError):
             found, pid = next(batches)
+    gc.collect()  # as above
     os.kill(fork_server.pid, signal.SIGSTOP)
     try:
         os.kill(pid, signal.SIGKILL)
