@@ -117,6 +117,13 @@ class Dataset:
 
         The length of the loader is then not known; with ``.take(count)`` at the end it is.
 
+        Example:
+            ```python
+            import asyncloader as al
+
+            dataset = al.from_urls("shards/train-*.tar").filter(lambda sample: sample["cls"] != b"0")
+            ```
+
         Args:
             predicate: A plain function. It must return the same for the same sample, since it is called for
                 some samples a second time after a resume.

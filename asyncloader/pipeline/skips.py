@@ -39,6 +39,14 @@ class SkipErrors:
 
     At least one bound has to be given: without any, a wrong path or function would make an empty epoch.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        skips = al.SkipErrors(max=100, rate=0.01, dead_letters="skipped.jsonl")
+        loader = al.DataLoader(al.from_urls("shards/train-*.tar"), batch_size=32, on_error=skips)
+        ```
+
     Args:
         max: The most samples and shards together that an epoch may skip on this rank, also over several
             resumes. The remaining part of a shard counts once.

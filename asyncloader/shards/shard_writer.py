@@ -66,6 +66,15 @@ class ShardWriter:
     beside them; several writers may share a folder. A file of that name that is not an index stays as it is,
     with a ``UserWarning``.
 
+    Example:
+        ```python
+        import asyncloader as al
+
+        with al.ShardWriter("written/train-%05d.tar", samples_per_shard=1000) as writer:
+            for number in range(5000):
+                writer.write({"__key__": f"{number:06d}", "txt": f"text {number}", "cls": number % 10})
+        ```
+
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
             ``"corpus-{:05d}.tar"``, or such a URL of an object store (``s3://``, ``gs://``, ``az://``).

@@ -15,7 +15,10 @@ import asyncloader as al
 
 _EXAMPLE = re.compile(r"^( *)Example:\n\1    ```python\n(.*?)^\1    ```$", re.MULTILINE | re.DOTALL)
 
-_MOST_USED = {"DataLoader", "from_urls", "from_iterable", "Dataset", "Dataset.map", "Dataset.shuffle", "Pad"}
+_MOST_USED = {
+    *("DataLoader", "Dataset", "Dataset.filter", "Dataset.map", "Dataset.shuffle", "Pad", "ShardWriter"),
+    *("SkipErrors", "from_iterable", "from_urls", "mix"),
+}
 
 
 def documented() -> Iterator[tuple[str, str]]:
