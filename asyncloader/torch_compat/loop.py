@@ -216,7 +216,7 @@ class _Calls:
         waiting, iterator = self._waiting, self._iterator
         self._waiting = self._iterator = None
         if self._threads is not None:  # which has its one thread
-            self._ended = self._threads.submit(getattr(iterator, "end", bool))
+            self._ended = self._threads.submit(partial(_end, [iterator]))
             self._threads.end()
         if waiting is not None and not waiting.done():
             getattr(iterator, "leave", bool)()
@@ -225,6 +225,12 @@ class _Calls:
         """Wait for the thread's end, but no longer than workers may take: a user's function may block it."""
         if self._ended is not None:
             await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=_END_PATIENCE_S)
+
+
+def _end(held: list[Any]) -> None:
+    """End an iterator. A thread keeps its call a moment longer, and must not keep the iterator with it."""
+    iterator = held.pop()
+    getattr(iterator, "end", bool)()
 
 
 def _next(iterator: Any) -> Any:
