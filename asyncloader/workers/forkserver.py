@@ -291,9 +291,11 @@ _EXITING = 4
 # torch imports, tests its results by its own.
 _WITH_GENERATORS = frozenset({"numpy", "sympy"})
 
-# How far into the values of the program's own modules generators are looked for, in what has few items.
-_DEPTH = 3
-_MOST_ITEMS = 1000
+# How far into the values of the program's own modules generators are looked for, among how many values, which
+# takes milliseconds, and what holds none.
+_DEPTH = 4
+_MOST_VALUES = 10_000
+_LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
 # Libraries that keep threads for numeric code: OpenMP's, which torch uses, and OpenBLAS, which NumPy does.
 # The functions return how many threads they use, set that, and end those that wait; work starts new ones.
@@ -412,20 +414,32 @@ def _has_generators() -> bool:
         return True
     if (torch := sys.modules.get("torch")) is not None:
         kinds += (torch.Generator,)
-    return any(_holds(held, kinds, _DEPTH) for _, held in programs_modules())
+    return _may_hold([value for _, held in programs_modules() for value in list(held.values())], kinds)
 
 
-def _holds(held: dict[str, Any], kinds: tuple[type, ...], depth: int) -> bool:
-    """Whether any of these values is of these kinds, or has one among its attributes or items."""
-    for value in list(held.values()):
-        if isinstance(value, kinds):
-            return True
-        if depth and not isinstance(value, ModuleType | type):
-            inner = value if type(value) is dict else getattr(value, "__dict__", None)
-            if type(value) in (list, tuple, set):
-                inner = dict(enumerate(value))
-            if type(inner) is dict and len(inner) <= _MOST_ITEMS and _holds(inner, kinds, depth - 1):
+def _may_hold(values: list[Any], kinds: tuple[type, ...]) -> bool:
+    """Whether a value is of these kinds, or has one among its attributes or items; true where they are many.
+
+    No code of the values runs: some import more, or raise, when they are asked for their class.
+    """
+    seen = 0
+    for _ in range(_DEPTH):
+        within: list[Any] = []
+        for value in values:
+            kind = type(value)
+            if issubclass(kind, kinds):
                 return True
+            if kind is dict:
+                within += list(value.values())
+            elif kind in (list, tuple, set, frozenset):
+                within += list(value)
+            elif not issubclass(kind, (*_LEAVES, ModuleType, type)):
+                with suppress(AttributeError):
+                    within += object.__getattribute__(value, "__dict__").values()
+        values = [value for value in within if type(value) not in _LEAVES]
+        seen += len(values)
+        if seen > _MOST_VALUES:
+            return True
     return False
 
 

@@ -214,9 +214,20 @@ def test_generators_are_found_in_what_modules_hold(printed_by: Printed, tmp_path
 import random, torch
 class Held:
     def __init__(self): self.drawn = {"by": [DRAWS]}
-held = Held()
+class Proxy:
+    __slots__ = ()
+    def __getattr__(self, name): raise RuntimeError("no code of the program's runs")
+    __class__ = property(lambda self: self.missing)
+held, proxy, words, cycle = Held(), Proxy(), ["a"] * 100_000, []
+cycle.append(cycle)
 """
-    for draws, is_forked in (("1", True), ("random.Random()", False), ("torch.Generator()", False)):
+    many = "*(object() for _ in range(20_000))"  # in doubt it is a clean process
+    for draws, is_forked in (
+        ("1", True),
+        ("random.Random()", False),
+        ("torch.Generator()", False),
+        (many, False),
+    ):
         (tmp_path / "beside.py").write_text(text.replace("DRAWS", draws))
         run = "import beside\nprint(is_forked(), flush=True)\nos._exit(0)\n"
         assert printed_by(run) == f"{is_forked}\n", draws
