@@ -530,7 +530,8 @@ class Producer(Generic[T]):
         here = threading.current_thread()
         if here is not self._starter and here.name.startswith(OWN_THREADS):
             return
-        waited_s = patience_s(_CLOSE_DEADLINE_S)
+        # Longer than what the thread itself waits for, such as its own threads, which it names.
+        waited_s = patience_s(_CLOSE_DEADLINE_S, at_exit=1.5)
         self._thread.join(waited_s)
         if self._thread.is_alive():
             warnings.warn(
