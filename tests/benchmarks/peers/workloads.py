@@ -87,11 +87,11 @@ WORKLOADS = {
         "Tar over HTTP",
         "The same shards from nginx on loopback.",
         "bodies",
-        (*_HTTP, *limits_of("http", "curl", "aiohttp_parts", "obstore_parts")),
+        (*_HTTP, *limits_of("http", "curl", "aiohttp_parts", "obstore_parts", "aiohttp_tar", "obstore_tar")),
         (
             Goal(OURS_0, "samples_s", 2.5, peers_among(_HTTP, 0)),
             Goal(OURS_2, "samples_s", 2.5, peers_among(_HTTP, 2)),
-            Goal(OURS_0, "samples_s", 0.7, ("bare aiohttp, no loader", "bare obstore, no loader")),
+            Goal(OURS_0, "samples_s", 0.9, ("bare aiohttp tar, no loader", "bare obstore tar, no loader")),
             Goal(OURS_0, "peak_mb", 1.0, (f"{REQUESTS}, 0 workers",), extra=150.0),
             Goal(OURS_2, "peak_mb", 1.0, peers_among(_HTTP, 2)),
         ),
