@@ -36,10 +36,16 @@ _FIGURE_NAMES = {
 def render(results: dict[str, Any]) -> str:
     """The tables of all workloads that have results, and the targets that were missed, for the page."""
     found = {name: results[name] for name in WORKLOADS if name in results}
-    conditions = {_conditions(each) for each in found.values()}
-    # If all tables have the same, they are named once.
-    above = [f"All tables: {conditions.pop()}."] if len(conditions) == 1 else []
-    tables = [_workload(WORKLOADS[name], each, has_conditions=not above) for name, each in found.items()]
+    conditions = {name: _conditions(each) for name, each in found.items()}
+    # What all tables have in common is named once.
+    shared = [
+        one for one in next(iter(conditions.values()), []) if all(one in each for each in conditions.values())
+    ]
+    above = [f"All tables: {'; '.join(shared)}."] if shared else []
+    tables = [
+        _workload(WORKLOADS[name], each, [one for one in conditions[name] if one not in shared])
+        for name, each in found.items()
+    ]
     missed = [
         _cells(WORKLOADS[name].title, *_goal(goal, each["rows"])[:3])
         for name, each in found.items()
@@ -78,30 +84,24 @@ def replace_section(document: str, section: str) -> str:
     return f"{before}{BEGIN}\n\n{section}\n\n{END}{after}"
 
 
-def _workload(workload: Workload, found: dict[str, Any], *, has_conditions: bool) -> str:
+def _workload(workload: Workload, found: dict[str, Any], conditions: list[str]) -> str:
     rows = found["rows"]
     columns = _RESUMED if workload.resumes else _COLUMNS
     heads = ["loader", *(head for _, head, _ in columns), "ratio"]
-    conditions = f"; {_conditions(found)}" if has_conditions else ""
     return "\n".join(
         [
             f"### {workload.title}\n\n{workload.about}\n",
             f"{_cells(*heads)}\n{_cells(*['---'] * len(heads))}",
             *(_row(row, rows, columns, workload.figure) for row in rows),
-            f"\n`{found['command']}`{conditions}",
+            "\n" + "; ".join([f"`{found['command']}`", *conditions]),
         ]
     )
 
 
-def _conditions(found: dict[str, Any]) -> str:
-    rounds = len(found["rows"][0]["runs"])
-    conditions = [
-        f"commit {found['commit']}",
-        found["machine"],
-        f"medians of {rounds} rounds" if rounds > 1 else "one round",
-        *([] if found["scale"] == 1 else [f"only {found['scale']:g} of the samples"]),
-    ]
-    return "; ".join(conditions)
+def _conditions(found: dict[str, Any]) -> list[str]:
+    """What a table was measured of and on; the number of rounds is in its command."""
+    part = [] if found["scale"] == 1 else [f"only {found['scale']:g} of the samples"]
+    return [f"commit {found['commit']}", found["machine"], *part]
 
 
 def _cells(*cells: str) -> str:
