@@ -22,7 +22,7 @@ from ..observe.audit import LeftSamples, Recording
 from ..observe.statistics import Meter
 from ..observe.stopwatch import IDLE
 from ..pipeline.stream import Collated, LanesJob, Note, read_lanes
-from ..plan.lanes import Cursor
+from ..plan.lanes import Cursor, Row
 from ..plan.topology import BATCHES_AHEAD, share_memory
 from .fleet import NoteSink
 from .kind import StreamOptions
@@ -235,7 +235,7 @@ class Run:
                 if self._recording is not None and note.origins is not None and not first.is_recorded:
                     first.is_recorded = True
                     self._recording.delivered(note.lane, note.origins, note.left_out)
-                row = self._cursor.row_behind(note.lane, note.position)
+                row = Row(note.position, self._cursor.rows.get(note.lane, Row()).batches + 1)
                 # No call from here on, so that these go together.
                 self._cursor.rows[note.lane] = row
                 del self._deliveries[0]

@@ -261,15 +261,8 @@ class Cursor:
 
     def move(self, lane: int, position: Position | None) -> None:
         """Note that ``lane`` has delivered a batch up to ``position``, or has ended if that is None."""
-        if position is None:
-            self.rows[lane] = replace(self.rows.get(lane, Row()), done=True)
-        else:
-            self.rows[lane] = self.row_behind(lane, position)
-
-    def row_behind(self, lane: int, position: Position) -> Row:
-        """The row of ``lane`` once one more batch of it, which ends at ``position``, is delivered."""
-        row = self.rows.get(lane)
-        return Row(position, 1 if row is None else row.batches + 1)
+        row = self.rows.get(lane, Row())
+        self.rows[lane] = replace(row, done=True) if position is None else Row(position, row.batches + 1)
 
     def turns(self) -> list[tuple[int, Row]]:
         """The lanes that are not done, in the order of their next turns; see ``Rotation``."""

@@ -107,32 +107,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:_NAMED]))}{more}"
 
 
-def write_state(state: State) -> dict[str, Any]:
-    """The state as a new dict of JSON values."""
-    return {
-        "version": _VERSION,
-        "dataset": json.dumps(state.dataset),
-        "world_size": state.world_size,
-        "epoch": min(part.epoch for part in state.parts.values()),
-        "ranks": {str(rank): _to_entry(part) for rank, part in sorted(state.parts.items())},
-    }
-
-
-def _to_entry(part: StatePart) -> list[Any]:
-    """A row of values for each lane: with the names of entries in each row it would be twice as long."""
-    noted = {
-        lane: {(stage, name): entry[name] for stage, entry in enumerate(row.position) for name in entry}
-        for lane, row in sorted(part.rows.items())
-    }
-    names = sorted({name for entries in noted.values() for name in entries})
-    rows = [
-        [lane, part.rows[lane].batches, int(part.rows[lane].done), *map(entries.get, names)]
-        for lane, entries in noted.items()
-    ]
-    more = [part.replicas, 1] if part.is_stopped else [part.replicas] if part.replicas > 1 else []
-    return [part.epoch, [list(stage_name) for stage_name in names], deepcopy(rows), *more]
-
-
 def refuse_torchdatas(state: object) -> None:
     """Refuse a state that torchdata's loader has saved.
 
@@ -148,7 +122,7 @@ def refuse_torchdatas(state: object) -> None:
 
 
 def read_state(state: Any) -> State:
-    """Read what ``write_state`` wrote.
+    """Read what ``save_state`` wrote.
 
     Raises:
         ValueError: It is not a state, lacks entries, or was edited.
@@ -249,8 +223,23 @@ def save_state(cursor: Cursor, dataset: Mapping[str, Any], world: World) -> dict
         dataset: What a loader must agree on to go on from there; has ``"lanes"``.
         world: The rank and the number of ranks.
     """
-    part = StatePart(cursor.epoch, cursor.rows, world.replicas, cursor.is_stopped)
-    return write_state(State(dataset, world.size, {world.rank: part}))
+    lanes = sorted(cursor.rows.items())
+    noted = {
+        lane: {(stage, name): entry[name] for stage, entry in enumerate(row.position) for name in entry}
+        for lane, row in lanes
+    }
+    # A row of values for each lane: with the names of entries in each row it would be twice as long.
+    names = sorted({name for entries in noted.values() for name in entries})
+    rows = [[lane, row.batches, int(row.done), *map(noted[lane].get, names)] for lane, row in lanes]
+    more = [world.replicas, 1] if cursor.is_stopped else [world.replicas] if world.replicas > 1 else []
+    entry = [cursor.epoch, [list(name) for name in names], deepcopy(rows), *more]
+    return {
+        "version": _VERSION,
+        "dataset": json.dumps(dataset),
+        "world_size": world.size,
+        "epoch": cursor.epoch,
+        "ranks": {str(world.rank): entry},
+    }
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -290,7 +279,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             "expected a list of states, one of each rank, but got a "
             f"{type(states).__name__}; pass [state, ...]"
         )
-    read = [read_state(state) for state in states]
+    given = [*states]
+    read = [read_state(state) for state in given]
     if not read:
         raise ValueError("expected the state of each rank, but got none")
     if any(state.dataset != read[0].dataset for state in read):  # ranks may run in folders of their own
@@ -318,8 +308,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             f"expected the states of all {merged.world_size} ranks, but of {name_ranks(merged.lacking)} "
             "there is none: what was delivered there would be repeated"
         )
-    merged.joined(parts)
-    return write_state(merged)
+    epoch = merged.joined(parts).epoch
+    entries = {rank: entry for state in given for rank, entry in state["ranks"].items()}
+    ranks = {rank: deepcopy(entries[rank]) for rank in sorted(entries, key=int)}
+    return {**given[0], "dataset": json.dumps(first.dataset), "epoch": epoch, "ranks": ranks}
 
 
 def _check_again(
