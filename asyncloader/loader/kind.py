@@ -18,7 +18,7 @@ from ..flow.process import usable_processors
 from ..observe.report import Setup
 from ..pipeline.batching import Batching, FixedSize, Single
 from ..pipeline.components import Stages, leaves_of
-from ..pipeline.map import AsyncMap
+from ..pipeline.map import Map
 from ..pipeline.op import shown
 from ..pipeline.shards import Shards
 from ..pipeline.skips import SkipErrors
@@ -143,7 +143,7 @@ class StreamOptions:
             num_workers=self.num_workers,
             in_order=self.in_order,
             concurrency={shown(op): op.concurrency for op in ops if hasattr(op, "concurrency")},
-            coroutines=[shown(op) for op in ops if isinstance(op, AsyncMap)],
+            coroutines=[shown(op) for op in ops if isinstance(op, Map) and op.is_async],
             processors=usable_processors(),
             caches=any(source.access.cache is not None for source in shards),
             is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),

@@ -88,12 +88,12 @@ class UserCalls(UserCodeErrors):
     Args:
         lane: As the operator was given it.
         trail: The block's.
-        done: Grow with each call that has ended; they have as many items as the current sample's index is.
+        done: Has as many items as the current sample's index is; grows with each call that has ended.
     """
 
     __slots__ = ("_done", "_lane", "_rng_index", "_rngs", "_token", "_trail")
 
-    def __init__(self, lane: Lane, trail: Trail, *done: Sized) -> None:
+    def __init__(self, lane: Lane, trail: Trail, done: Sized = ()) -> None:
         self._lane = lane
         self._trail = trail
         self._done = done
@@ -110,7 +110,7 @@ class UserCalls(UserCodeErrors):
     @property
     def index(self) -> int:
         """The index of the current sample in the block."""
-        return sum(map(len, self._done))
+        return len(self._done)
 
     def rng(self, library: Library) -> Any:
         """The generator of one of the libraries, for the current sample."""
@@ -150,8 +150,8 @@ def call_each(
         decides: Whether only the truth of its results is of use, which may be an error too.
     """
     results: list[Any] = []
-    failed: list[tuple[int, Exception]] = []
-    calls, samples = UserCalls(lane, block.trail, results, failed), iter(block.rows())
+    failed: dict[int, Exception] = {}
+    calls, samples = UserCalls(lane, block.trail, results), iter(block.rows())
     while True:
         try:
             with calls:
@@ -161,12 +161,18 @@ def call_each(
                 else:
                     for sample in samples:
                         results.append(fn(sample))
-            return Applied.of(block, results, len(block), failed)
+            return Applied.of(block, results, failed)
         except Exception as error:
-            if lane.skips is None or isinstance(error, MemoryError):  # which is not the sample's fault
+            if is_raised(error, lane):
                 note_sample(error, what, block, calls.index)
-                return Applied.of(block, results, calls.index, failed, error)
-            failed.append((calls.index, error))
+                return Applied.of(block, results, failed, error)
+            failed[calls.index] = error
+            results.append(None)
+
+
+def is_raised(error: Exception, lane: Lane) -> bool:
+    """Whether an error of the user's function is raised and not skipped."""
+    return lane.skips is None or isinstance(error, MemoryError)  # which is not the sample's fault
 
 
 _current: ContextVar[UserCalls | None] = ContextVar("asyncloader-calls", default=None)

@@ -76,7 +76,7 @@ class Stages:
     @property
     def runs_on_threads(self) -> bool:
         """Whether an operator calls the user's functions on its own threads."""
-        return any(isinstance(op, Map) and op.concurrency > 1 for op in self.all_ops)
+        return any(isinstance(op, Map) and op.concurrency > 1 and not op.is_async for op in self.all_ops)
 
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""

@@ -21,9 +21,9 @@ from ..quantity import as_count, as_whole
 from .components import Composed, Concat, Stages
 from .filter import Filter, FilterBatches, Rename, Select
 from .lane import START, Lane, Services
-from .map import AsyncMap, Map, MapBatches
+from .map import Map, MapBatches
 from .mixture import Mixture
-from .op import Op, Source, is_async
+from .op import Op, Source
 from .renamed import OPERATORS, missing
 from .shards import Shards
 from .shuffle import Shuffle
@@ -109,8 +109,7 @@ class Dataset:
             TypeError: ``fn`` or ``context`` cannot be called.
             ValueError: ``concurrency`` is below 1.
         """
-        kind = AsyncMap if is_async(fn) else Map
-        return self._with(kind(fn, concurrency, context))
+        return self._with(Map(fn, concurrency, context))
 
     def filter(self, predicate: Callable[[Any], object]) -> Dataset:
         """Keep the samples for which ``predicate(sample)`` is true.

@@ -13,7 +13,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
@@ -30,10 +29,11 @@ from .calls import (
     call_user_code,
     cut,
     in_place,
+    is_raised,
     with_context,
 )
 from .lane import Blocks, Lane, Opener
-from .op import Op, check_map, check_plain, name_of, note_batch, note_sample, shown
+from .op import Op, check_map, check_plain, is_async, name_of, note_batch, note_sample, shown
 from .shuffle import Pool, open_chunks, pass_on
 from .skips import Applied
 
@@ -112,8 +112,11 @@ def in_order(
 
 
 @dataclass(frozen=True)
-class _OneByOne(Op):
-    """Replace each sample by the result of ``fn``, in order.
+class Map(Op):
+    """Replace each sample by ``fn(sample)``, in order, or by ``await fn(sample)``.
+
+    Coroutines run on the loop, also while the consumer computes. Plain functions run on threads if the
+    concurrency is above 1, which helps if they release the GIL (decoding images, NumPy, I/O).
 
     Args:
         fn: A function of one sample.
@@ -129,43 +132,37 @@ class _OneByOne(Op):
         check_map(self.fn, self.context)
         as_counts(self, "concurrency")
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return is_async(self.fn)
+
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         attempts, during = lane.attempts(start), shown(self)
-        size = AdaptiveSize(self._most_samples, lane.services.made_bytes)
+        most = PIECE_SAMPLES if self.concurrency == 1 else _THREAD_PIECE_SAMPLES
+        if self.is_async:
+            most = min(self.concurrency, PIECE_SAMPLES)
+        size = AdaptiveSize(most, lane.services.made_bytes)
         blocks = upstream(start, lane.for_columns(False))
         pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
-        with closing(self._results(pieces, size, lane)) as results, closing(blocks):
+        with closing(self._results(pieces, size, most, lane)) as results, closing(blocks):
             for applied, took_s in results:
                 size.measure(applied.made.rows(), took_s)
                 yield from applied.pass_on(attempts, during)
                 del applied  # before the next one is made
 
-    @property
-    def _most_samples(self) -> int:
-        """The most samples of a piece."""
-        raise NotImplementedError
-
-    def _results(self, pieces: Iterable[Block], size: AdaptiveSize, lane: Lane) -> Results[Applied]:
-        """What is made of each piece."""
-        raise NotImplementedError
-
-
-class Map(_OneByOne):
-    """Replace each sample by ``fn(sample)``.
-
-    With a concurrency above 1 the calls run on threads, which helps if they release the GIL (decoding images,
-    NumPy, I/O).
-    """
-
-    @property
-    def _most_samples(self) -> int:
-        return PIECE_SAMPLES if self.concurrency == 1 else _THREAD_PIECE_SAMPLES
-
-    def _results(self, pieces: Iterable[Block], size: AdaptiveSize, lane: Lane) -> Results[Applied]:
+    def _results(
+        self, pieces: Iterable[Block], size: AdaptiveSize, most: int, lane: Lane
+    ) -> Results[Applied]:
+        """What is made of each piece, of at most ``most`` samples."""
         fn, engine = with_context(self.fn, self.context, lane), lane.services.engine
+        if self.is_async:
+            window = 0 if lane.singly else _WINDOW * self.concurrency
+            calls = _OnLoop(fn, self.concurrency, window + most, lane, shown(self))
+            return in_order(pieces, calls, size, self.concurrency, window)
         if self.concurrency == 1 or lane.singly:
             return in_place(partial(call_each, fn, lane, shown(self)), pieces, engine)
 
@@ -174,25 +171,8 @@ class Map(_OneByOne):
             return fn(sample)
 
         window = _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
-        calls = on_threads(partial(call_each, call, lane, shown(self)), self.concurrency, shown(self), lane)
-        return in_order(pieces, calls, size, self.concurrency, window)
-
-
-class AsyncMap(_OneByOne):
-    """Replace each sample by ``await fn(sample)``; ``fn`` is a coroutine function.
-
-    The loop runs also while the consumer computes.
-    """
-
-    @property
-    def _most_samples(self) -> int:
-        return min(self.concurrency, PIECE_SAMPLES)
-
-    def _results(self, pieces: Iterable[Block], size: AdaptiveSize, lane: Lane) -> Results[Applied]:
-        window = 0 if lane.singly else _WINDOW * self.concurrency
-        fn = with_context(self.fn, self.context, lane)
-        calls = _OnLoop(fn, self.concurrency, window + self._most_samples, lane, shown(self))
-        return in_order(pieces, calls, size, self.concurrency, window)
+        threads = on_threads(partial(call_each, call, lane, shown(self)), self.concurrency, shown(self), lane)
+        return in_order(pieces, threads, size, self.concurrency, window)
 
 
 class _OnLoop:
@@ -252,12 +232,12 @@ class _OnLoop:
                 with UserCalls(self._lane, block.trail, range(index)):
                     pending.results[index] = await call_user_code(self._fn, pending.samples[index])
             except Exception as error:
-                if self._lane.skips is None or isinstance(error, MemoryError):
+                if is_raised(error, self._lane):
                     note_sample(error, self._what, block, index)
-                pending.failed.append((index, error))
+                pending.failed[index] = error
             pending.left -= 1
             while self._order and self._order[0].left == 0 and not self._failed:
-                applied = self._order.popleft().applied(self._lane.skips is not None)
+                applied = self._order.popleft().applied(self._lane)
                 self._failed = applied.failure is not None
                 self._outbox.send(applied)
 
@@ -280,28 +260,22 @@ class _Pending:
 
     Attributes:
         left: How many samples are not done.
-        failed: Samples that failed, by index, each with its error.
+        failed: The errors of those that failed, by index.
     """
 
     block: Block
     samples: list[Any]
     results: list[Any]
     left: int
-    failed: list[tuple[int, Exception]] = field(default_factory=list)
+    failed: dict[int, Exception] = field(default_factory=dict)
 
-    def applied(self, skips: bool) -> Applied:
+    def applied(self, lane: Lane) -> Applied:
         """The result, when all of its samples are done."""
-        block = self.block
-        if not self.failed:
-            return Applied.of(block, self.results, len(block))
-        self.failed.sort(key=itemgetter(0))
-        fatal = [(nth, error) for nth, error in self.failed if not skips or isinstance(error, MemoryError)]
+        raised = [index for index, error in self.failed.items() if is_raised(error, lane)]
         # The samples before a failure are good, and may complete a batch.
-        tried, failure = fatal[0] if fatal else (len(block), None)
-        skipped = [(nth, error) for nth, error in self.failed if nth < tried]
-        bad = {nth for nth, _ in skipped}
-        results = [result for nth, result in enumerate(self.results[:tried]) if nth not in bad]
-        return Applied.of(block, results, tried, skipped, failure)
+        tried = min(raised, default=len(self.block))
+        skipped = {index: error for index, error in self.failed.items() if index < tried}
+        return Applied.of(self.block, self.results[:tried], skipped, self.failed.get(tried))
 
 
 # --- chunks of samples at a time ---

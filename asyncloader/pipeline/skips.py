@@ -189,18 +189,17 @@ class StepSkips:
 
     def account(self, applied: Applied, during: str) -> Block:
         """Count what was made of a block; its positions get the number of skipped samples before each."""
-        before, failed = self.count, dict(applied.failed)
-        good = 0
-        for index in sorted(failed):
+        before, bad, good = self.count, sorted(applied.failed), 0
+        for index in bad:
             self.good(index - good)
             good = index + 1
-            error, (sample,) = failed[index], applied.given.part(index, index + 1).rows()
+            (sample,) = applied.given.part(index, index + 1).rows()
             key = sample.get("__key__") if isinstance(sample, Mapping) else None
-            self.bad("sample", error, applied.given.trail.place(index), during, key)
+            self.bad("sample", applied.failed[index], applied.given.trail.place(index), during, key)
         self.good(applied.tried - good)
         if not self.count:
             return applied.made
-        trail, at, bad = applied.made.trail, applied.at, sorted(failed)
+        trail, at = applied.made.trail, applied.at
 
         def after(index: int) -> Position:
             count = before + bisect_left(bad, at[index])
@@ -215,18 +214,18 @@ class Applied:
 
     Attributes:
         given: The block.
-        tried: How many of its samples the function was called for, from the first on.
         made: The samples to pass on, on the trail of those that they were made of.
         at: The index in the block of each sample to pass on.
-        failed: The samples that failed, by index, with their errors, if errors are skipped.
+        tried: How many samples of the block the function was called for, from the first on.
+        failed: The errors of those that failed, by index, if errors are skipped.
         failure: The error of the sample after the last that was tried, if errors are raised.
     """
 
     given: Block
-    tried: int
     made: Block
     at: Sequence[int]
-    failed: Sequence[tuple[int, Exception]]
+    tried: int
+    failed: Mapping[int, Exception]
     failure: Exception | None
 
     @classmethod
@@ -234,16 +233,16 @@ class Applied:
         cls,
         given: Block,
         results: list[Any],
-        tried: int,
-        failed: Sequence[tuple[int, Exception]] = (),
+        failed: Mapping[int, Exception],
         failure: Exception | None = None,
     ) -> Applied:
-        """The results, each in the place of its sample."""
+        """The results, each in the place of its sample; those of samples that failed are ignored."""
+        tried = len(results)
         if not failed:
-            return cls(given, tried, Rows(results, given.trail), range(tried), failed, failure)
-        bad = {nth for nth, _ in failed}
-        good = [nth for nth in range(tried) if nth not in bad]
-        return cls(given, tried, Rows(results, given.trail.take(good)), good, failed, failure)
+            return cls(given, Rows(results, given.trail), range(tried), tried, failed, failure)
+        good = [index for index in range(tried) if index not in failed]
+        made = Rows([results[index] for index in good], given.trail.take(good))
+        return cls(given, made, good, tried, failed, failure)
 
     def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: the samples before it are good, and may complete a batch."""

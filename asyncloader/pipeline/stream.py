@@ -29,7 +29,7 @@ from .batching import Batches, Batching, Single
 from .calls import UserCodeErrors
 from .components import Stages, counted_names
 from .lane import Lane, Services, Shortfall
-from .map import AsyncMap, Map, MapBatches
+from .map import Map, MapBatches
 from .op import note_batch
 from .skips import SkipErrors, Skips
 
@@ -179,7 +179,7 @@ def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
 def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
     """The lanes of a job, in its order, and the budget that they share."""
     order = [lane for lane, _ in job.turns]
-    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.stages.all_ops)
+    makers = sum(isinstance(op, Map | MapBatches) for op in job.stages.all_ops)
     read_bytes, made_bytes = share_with_operators(job.read_bytes, makers)
     budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
     traffic = Traffic(stopwatch.recorder, redact)

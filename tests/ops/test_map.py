@@ -12,7 +12,7 @@ import pytest
 
 from asyncloader.flow.engine import Engine
 from asyncloader.pipeline.components import Stages
-from asyncloader.pipeline.map import AsyncMap, Map
+from asyncloader.pipeline.map import Map
 
 from .running import Listed, lane_of, run
 
@@ -47,7 +47,7 @@ def test_coroutines_run_at_once_up_to_the_concurrency_and_come_in_order(
             await asyncio.sleep(random.random() / 500)
         return -number
 
-    mapped = run(Listed(range(100), sizes), [AsyncMap(work, concurrency)], lane_of(engine))
+    mapped = run(Listed(range(100), sizes), [Map(work, concurrency)], lane_of(engine))
     assert mapped == [-number for number in range(100)]
     assert running.most == concurrency
     assert running.calls == 100
@@ -79,7 +79,7 @@ def test_coroutines_go_on_while_the_consumer_computes(engine: Engine) -> None:
             await asyncio.sleep(0.02)  # long against what this thread may be held up below
         return number
 
-    blocks = Stages(Listed(range(1000), (50,)), (AsyncMap(work, 4),)).open([], lane_of(engine))
+    blocks = Stages(Listed(range(1000), (50,)), (Map(work, 4),)).open([], lane_of(engine))
     for _ in range(10):
         next(blocks)  # of the first ones nothing is known, and no more are taken than run
     before = running.calls
@@ -93,7 +93,7 @@ def test_a_source_is_not_read_further_ahead_than_the_concurrency_asks(engine: En
         return number
 
     source = Listed(range(1000), (1,))
-    blocks = Stages(source, (AsyncMap(work, 3),)).open([], lane_of(engine))
+    blocks = Stages(source, (Map(work, 3),)).open([], lane_of(engine))
     next(blocks)
     assert source.handed_on <= 2 * 3 + 1
     blocks.close()
@@ -108,7 +108,7 @@ def test_the_first_failure_in_order_is_the_one_that_is_raised(concurrency: int, 
         return number
 
     mapped: list[Any] = []
-    blocks = Stages(Listed(range(40)), (AsyncMap(work, concurrency),)).open([], lane_of(engine))
+    blocks = Stages(Listed(range(40)), (Map(work, concurrency),)).open([], lane_of(engine))
     with pytest.raises(KeyError, match="10"):
         for block in blocks:
             mapped += block.rows()
@@ -125,9 +125,9 @@ def test_a_coroutine_that_ends_in_no_ordinary_way_is_an_error_and_no_wait_for_ev
         return number
 
     with pytest.raises(RuntimeError, match=f"the function raised {kind.__name__}") as caught:
-        run(Listed(range(10)), [AsyncMap(work, 2)], lane_of(engine))
+        run(Listed(range(10)), [Map(work, 2)], lane_of(engine))
     assert isinstance(caught.value.__cause__, kind)
-    assert run(Listed(range(5)), [AsyncMap(work, 2)], lane_of(engine)) == list(range(5)), "the loop lives on"
+    assert run(Listed(range(5)), [Map(work, 2)], lane_of(engine)) == list(range(5)), "the loop lives on"
 
 
 def test_a_coroutine_that_awaits_something_cancelled_is_an_error_and_no_wait_for_ever(engine: Engine) -> None:
@@ -137,19 +137,19 @@ def test_a_coroutine_that_awaits_something_cancelled_is_an_error_and_no_wait_for
         return await waited_for
 
     with pytest.raises(RuntimeError, match="raised CancelledError"):
-        run(Listed(range(10)), [AsyncMap(work, 2)], lane_of(engine))
+        run(Listed(range(10)), [Map(work, 2)], lane_of(engine))
 
 
 def test_none_is_a_sample_like_any_other(engine: Engine) -> None:
     async def nothing(number: int) -> None:
         return None
 
-    assert run(Listed(range(9)), [AsyncMap(nothing, 2)], lane_of(engine)) == [None] * 9
+    assert run(Listed(range(9)), [Map(nothing, 2)], lane_of(engine)) == [None] * 9
     assert run(Listed(range(9)), [Map(lambda number: None, 2)], lane_of(engine)) == [None] * 9
 
 
-@pytest.mark.parametrize("op", [Map, AsyncMap])
-def test_a_slow_sample_does_not_hold_up_those_before_it(op: Any, engine: Engine) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_slow_sample_does_not_hold_up_those_before_it(is_async: bool, engine: Engine) -> None:
     release = threading.Event()
 
     def work(number: int) -> int:
@@ -162,7 +162,7 @@ def test_a_slow_sample_does_not_hold_up_those_before_it(op: Any, engine: Engine)
             await asyncio.to_thread(release.wait, 10)
         return number
 
-    blocks = Stages(Listed(range(100)), (op(work if op is Map else work_async, 2),)).open([], lane_of(engine))
+    blocks = Stages(Listed(range(100)), (Map(work_async if is_async else work, 2),)).open([], lane_of(engine))
     mapped: list[int] = []
     while len(mapped) < 12:
         mapped += next(blocks).rows()

@@ -17,7 +17,7 @@ from asyncloader import testing
 from asyncloader.blocks import OffsetTrail, Rows, join
 from asyncloader.flow.engine import Engine
 from asyncloader.pipeline.filter import Filter, Rename, Select
-from asyncloader.pipeline.map import AsyncMap, Map
+from asyncloader.pipeline.map import Map
 from asyncloader.pipeline.op import Op, name_of, note_batch, note_sample
 from asyncloader.pipeline.shuffle import Shuffle
 from asyncloader.pipeline.take import Repeat, Take
@@ -39,7 +39,7 @@ def odd(number: int) -> bool:
 
 
 a_map = st.builds(Map, st.just(plus_one), st.sampled_from([1, 3]))
-an_async_map = st.builds(AsyncMap, st.just(plus_one_later), st.sampled_from([1, 5]))
+an_async_map = st.builds(Map, st.just(plus_one_later), st.sampled_from([1, 5]))
 a_filter = st.just(Filter(odd))
 a_shuffle = st.builds(Shuffle, st.integers(1, 12), st.integers(0, 3))
 a_repeat = st.builds(Repeat, st.integers(1, 3))
@@ -71,7 +71,7 @@ def test_no_recipe_depends_on_how_its_source_is_cut_into_blocks(
 EACH: dict[str, Op] = {
     "map": Map(plus_one),
     "map on threads": Map(plus_one, 4),
-    "async map": AsyncMap(plus_one_later, 4),
+    "async map": Map(plus_one_later, 4),
     "filter": Filter(odd),
     "shuffle": Shuffle(5),
     "repeat": Repeat(None),

@@ -13,7 +13,7 @@ import pytest
 from asyncloader.blocks import OffsetTrail, Rows
 from asyncloader.flow.engine import Engine
 from asyncloader.pipeline.calls import AdaptiveSize, cut
-from asyncloader.pipeline.map import AsyncMap, Map, MapBatches
+from asyncloader.pipeline.map import Map, MapBatches
 from asyncloader.pipeline.op import Op
 
 from .running import Listed, lane_of, run
@@ -55,7 +55,7 @@ class _Made:
 MAPS: list[tuple[Callable[[Held], Op], int]] = [
     (lambda held: Map(held.make), 1),
     (lambda held: Map(held.make, 8), 8),
-    (lambda held: AsyncMap(held.make_async, 8), 8),
+    (lambda held: Map(held.make_async, 8), 8),
 ]
 
 
@@ -105,7 +105,7 @@ def test_of_samples_of_changing_sizes_all_come_in_order(
     async def resize_async(number: int) -> bytes:
         return resize(number)
 
-    op = AsyncMap(resize_async, 8) if concurrency == 8 and make_op is MAPS[2][0] else Map(resize, concurrency)
+    op = Map(resize_async, 8) if concurrency == 8 and make_op is MAPS[2][0] else Map(resize, concurrency)
     made = run(Listed(range(200), sizes=(7, 60)), [op], lane_of(engine))
     assert [int.from_bytes(each[:4]) for each in made] == list(range(200))
 

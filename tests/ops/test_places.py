@@ -7,7 +7,7 @@ import pytest
 from asyncloader.blocks import Place
 from asyncloader.flow.engine import Engine
 from asyncloader.pipeline.filter import Filter
-from asyncloader.pipeline.map import AsyncMap, Map
+from asyncloader.pipeline.map import Map
 from asyncloader.pipeline.op import Op
 from asyncloader.pipeline.shuffle import Shuffle
 from asyncloader.pipeline.take import Repeat, Take
@@ -24,7 +24,7 @@ PIPELINES: list[Sequence[Op]] = [
     [Filter(lambda sample: sample % 3)],
     [Shuffle(7), Filter(lambda sample: sample % 3), Shuffle(5)],
     [Map(abs), Shuffle(64)],
-    [Shuffle(9), Map(abs, concurrency=3), AsyncMap(_same, 4)],
+    [Shuffle(9), Map(abs, concurrency=3), Map(_same, 4)],
     [Filter(lambda sample: sample % 2), Shuffle(6), Take(13)],
 ]
 
