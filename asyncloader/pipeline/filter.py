@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from ..blocks import Block, Columns, Rows, array_of, column_of, columns_of
 from ..plan.lanes import Counter, Deal, UnknownCount
-from ..quantity import as_counts
 from ..types import Position
 from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, in_place, next_size
 from .lane import Blocks, Lane, Opener, Rounds
-from .op import Op, check_names, check_plain, name_of, note_batch, note_sample, shown
-from .shuffle import open_chunks, pass_on
+from .map import OnChunks
+from .op import Op, check_names, check_plain, name_of, note_sample, shown
 from .skips import Applied
 
 
@@ -74,49 +73,26 @@ class Filter:
 # --- a function of many samples ---
 
 
-@dataclass(frozen=True)
-class FilterBatches:
-    """Keep those samples of each chunk of ``batch_size`` that ``predicate(columns)`` selects.
+class FilterBatches(OnChunks):
+    """Keep those samples of each chunk for which ``fn(columns)``, a boolean mask, is true."""
 
-    Args:
-        predicate: Any callable of a dict of columns that returns a boolean mask. It must return the same for
-            the same chunk, since it is called again after a resume inside the chunk.
-        batch_size: Samples of a chunk; the last one of a lane may have fewer.
-    """
-
-    predicate: Callable[[dict[str, Any]], Any]
-    batch_size: int
-
-    def __post_init__(self) -> None:
-        check_plain("filter_batches", self.predicate, "columns")
-        as_counts(self, "batch_size")
+    name = "filter_batches"
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        rounds = Rounds(lane.rounds)
-        source = replace(lane, rounds=rounds)
-        with closing(open_chunks(upstream, start, self.batch_size, source)) as chunks:
-            for chunk in chunks:
-                mask = self._mask(chunk.samples, lane)
-                lane.leave_out(shown(self), chunk.samples, np.flatnonzero(~mask))
-                block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask))
-                rounds.kept(len(block), len(chunk.samples), shown(self), lane.topology.lanes)
-                yield from pass_on(chunk, block)
-                del chunk, block
+        return super().open(upstream, start, replace(lane, rounds=Rounds(lane.rounds)))
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         raise UnknownCount(f"{shown(self)} does not say how many samples it keeps")
 
-    def describe(self) -> Mapping[str, Any]:
-        return {"op": "filter_batches", "fn": name_of(self.predicate), "batch_size": self.batch_size}
-
-    def _mask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
-        try:
-            with UserCalls(lane, block.trail):
-                answer = self.predicate(columns_of(block))
-            return _checked(answer, len(block))
-        except Exception as error:
-            note_batch(error, shown(self), block.trail, len(block))
-            raise
+    def made_of(self, block: Block, lane: Lane) -> Block:
+        assert lane.rounds is not None, "open gives it"
+        with UserCalls(lane, block.trail):
+            answer = self.fn(columns_of(block))
+        mask = _checked(answer, len(block))
+        lane.leave_out(shown(self), block, np.flatnonzero(~mask))
+        kept = block if mask.all() else block.take(np.flatnonzero(mask))
+        lane.rounds.kept(len(kept), len(block), shown(self), lane.topology.lanes)
+        return kept
 
 
 def _checked(answer: Any, count: int) -> NDArray[np.bool_]:

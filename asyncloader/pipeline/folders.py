@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -24,6 +20,7 @@ from ..quantity import as_count
 from ..shards.catalog import BESIDE
 from ..shards.expectations import Expectations, Expected
 from ..shards.index_check import FOREIGN_INDEX, OLDER_FOREIGN_INDEX, FolderIndex
+from ..shards.index_lookup import open_local_index
 from ..stores.expanding import expand_home, read_urls
 from ..stores.listing import look
 from ..stores.names import RunLengths, ShardNames
@@ -39,10 +36,6 @@ _INDEX_NAME = "index.json"
 
 # The index of some 400,000 shards; as much as is fetched of a server.
 _MOST_INDEX_BYTES = 256 << 20
-
-# For messages: how many folders are named, and how many entries of a folder are looked at to find them.
-_MOST_NAMED = 8
-_MOST_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
@@ -107,26 +100,17 @@ class IndexedFolder:
             ValueError: A local folder has no index.
             StoreError: The index cannot be read.
         """
-        url = self.index_url
         if not self.is_local:
             try:
-                return look((), options, network=network, fetch=[url]).fetched[0]
+                return look((), options, network=network, fetch=[self.index_url]).fetched[0]
             except StoreError as error:
                 error.add_note(what)
                 raise
-        path = local_path(url)
-        try:
-            # Opening or reading a FIFO would block.
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise StoreError(f"{_INDEX_NAME} should be a file", shard=path)
-            with open(path, "rb") as file:
-                content = file.read(_MOST_INDEX_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"there is no {path!r}: {what}{_those_near(os.path.dirname(path))}") from None
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"cannot be read: {error.strerror}", shard=path) from error
+        path = local_path(self.index_url)
+        with open_local_index(path) as file:
+            content = None if file is None else file.read(_MOST_INDEX_BYTES + 1)
+        if content is None:
+            raise ValueError(f"there is no {path!r}: {what}")
         if len(content) > _MOST_INDEX_BYTES:
             raise StoreError(f"expected at most {_MOST_INDEX_BYTES >> 20} MiB to be read at once", shard=path)
         return content
@@ -159,7 +143,7 @@ def _open_shards(
     """
     folder = _open_folder(root, split, access.options)
     check_renewed(access, [scheme_of(folder.url)])
-    makers, _, how = _INDEXES[format]
+    makers, how = _INDEXES[format]
     what = (
         f"a folder of {makers} has an index.json; where it is of several parts, each in a folder of its own, "
         f"name one of them{how}, or join datasets with al.concat"
@@ -173,7 +157,6 @@ def _open_shards(
         expected = Expectations.of(map(_expected, shards))
     except FormatError as error:
         error.shard = redact(folder.index_url)
-        _note_whose(error, content, format)
         raise
     formats = RunLengths.of(shard.format for shard in shards)
     teller = OLDER_FOREIGN_INDEX if schema is not None and schema.may_be_older else FOREIGN_INDEX
@@ -216,31 +199,8 @@ def _open_folder(
     return folder
 
 
-# By format: who writes it, which keys its index has, and another way to name a folder.
-_INDEXES = {
-    "mds": ("MDS", {"shards", "version"}, ", by its URL or with split="),
-    "litdata": ("LitData's chunks", {"chunks", "config"}, ""),
-}
-
-
-def _note_whose(error: FormatError, content: bytes, format: str) -> None:
-    """Add a note to the error if the content is the index of another library's data set."""
-    with suppress(ValueError, RecursionError):
-        index = json.loads(content)
-        for other, (makers, keys, _) in _INDEXES.items():
-            if other != format and isinstance(index, dict) and keys <= index.keys():
-                error.add_note(f"it looks like the index of {makers}, which al.from_{other} reads")
-
-
-def _those_near(folder: str) -> str:
-    """A clause that names local folders in ``folder``, or beside it, that have an index; otherwise empty."""
-    for place, where in (folder, "in it"), (os.path.dirname(folder), "beside it"):
-        with suppress(OSError), os.scandir(place) as entries:
-            looked_at = islice(entries, _MOST_LOOKED_AT)
-            indexed = (entry.name for entry in looked_at if os.path.isfile(f"{entry.path}/{_INDEX_NAME}"))
-            if names := sorted(islice(indexed, _MOST_NAMED)):
-                return f"; folders {where} that have one: {', '.join(map(repr, names))}"
-    return ""
+# By format: who writes it, and another way to name a folder.
+_INDEXES = {"mds": ("MDS", ", by its URL or with split="), "litdata": ("LitData's chunks", "")}
 
 
 def _below(url: str, name: str) -> str:
@@ -325,17 +285,11 @@ def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
     name = next(filter(open_digest, known), known[0])
     text = file.hashes[name]
     try:
-        if 0 < len(text) <= _MOST_DIGITS:
-            return name, bytes.fromhex(text)
+        return name, bytes.fromhex(text)
     except ValueError:
-        pass
-    raise FormatError(
-        f"index: {file.basename[:80]!r}: the {name} should be hexadecimal digits, found {text[:80]!r}"
-    )
-
-
-# Those of sha512, the longest digest.
-_MOST_DIGITS = 128
+        raise FormatError(
+            f"index: {file.basename[:80]!r}: the {name} should be hexadecimal digits, found {text[:80]!r}"
+        ) from None
 
 
 def from_litdata(

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
 from ..flow.channel import Channel, EndOfChannel
@@ -34,7 +34,7 @@ from .calls import (
 )
 from .lane import Blocks, Lane, Opener
 from .op import Op, check_map, check_plain, is_async, name_of, note_batch, note_sample, shown
-from .shuffle import Pool, open_chunks, pass_on
+from .shuffle import Pool, cut_pools
 from .skips import Applied
 
 # A thread hop costs some 30 us, which is little for functions that take milliseconds.
@@ -278,56 +278,81 @@ class _Pending:
         return Applied.of(self.block, self.results[:tried], skipped, self.failed.get(tried))
 
 
-# --- chunks of samples at a time ---
+# --- chunks of samples at a time: pools for a function of many samples ---
+#
+# A function may look at all samples of its chunk, so the bounds of a chunk matter. A position inside one says
+# where the chunk began and how many of its samples were passed on. A stream that is opened there calls the
+# function for the same chunk again.
 
 
 @dataclass(frozen=True)
-class MapBatches(Op):
-    """Replace chunks of ``batch_size`` samples by ``fn(columns)``, in order.
+class OnChunks(Op):
+    """Call ``fn(columns)`` for chunks of ``batch_size`` samples, in order.
 
     Args:
-        fn: Any callable of a dict of columns.
+        fn: Any callable of a dict of columns. It must return the same for the same chunk.
         batch_size: Samples of a chunk; the last one of a lane may have fewer.
         concurrency: How many chunks at a time, on threads if above 1.
     """
 
-    fn: Callable[[dict[str, Any]], Mapping[str, Any]]
+    fn: Callable[[dict[str, Any]], Any]
     batch_size: int
     concurrency: int = 1
 
+    name: ClassVar[str]
+    hint: ClassVar[str] = ""
+    """What to do with a coroutine function instead."""
+
     def __post_init__(self) -> None:
-        check_plain("map_batches", self.fn, "columns", "; use .map")
+        check_plain(self.name, self.fn, "columns", self.hint)
         as_counts(self, "batch_size", "concurrency")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
-        apply = partial(self._apply_chunk, lane)
-        chunks = open_chunks(upstream, start, self.batch_size, lane)
-        results: Results[tuple[Pool, Columns]] = in_place(apply, chunks, lane.services.engine)
+        apply = partial(self._apply, lane)
+        chunks = cut_pools(upstream, start, lane.for_columns(True), self.batch_size)
+        results: Results[tuple[Pool, Block]] = in_place(apply, chunks, lane.services.engine)
         if self.concurrency > 1 and not lane.singly:
             calls = on_threads(apply, self.concurrency, shown(self), lane)
             window = _WINDOW * self.concurrency
             results = in_order(chunks, calls, size, self.concurrency, window, lambda _: 1)
         with closing(results), closing(chunks):
             for (chunk, made), _ in results:
-                size.measure([dict(made.fields)])
-                yield from pass_on(chunk, made)
+                if isinstance(made, Columns):
+                    size.measure([dict(made.fields)])
+                count = len(made)
+                if chunk.emitted < count:
+                    trail = made.trail.follow(chunk.span.positions(0, count))
+                    yield made.follow(trail).part(chunk.emitted, count)
                 del chunk, made
 
     def describe(self) -> Mapping[str, Any]:
-        return {"op": "map_batches", "fn": name_of(self.fn), "batch_size": self.batch_size}
+        return {"op": self.name, "fn": name_of(self.fn), "batch_size": self.batch_size}
 
-    def _apply_chunk(self, lane: Lane, chunk: Pool) -> tuple[Pool, Columns]:
-        block = chunk.samples
+    def made_of(self, block: Block, lane: Lane) -> Block:
+        """What is made of a chunk, on trails of its samples."""
+        raise NotImplementedError
+
+    def _apply(self, lane: Lane, chunk: Pool) -> tuple[Pool, Block]:
         try:
-            given = columns_of(block)
-            with UserCalls(lane, block.trail):
-                made = self.fn(dict(given))
-            return chunk, Columns(_checked(made, given, len(block)), block.trail)
+            return chunk, self.made_of(chunk.samples, lane)
         except Exception as error:
-            note_batch(error, shown(self), block.trail, len(block))
+            note_batch(error, shown(self), chunk.samples.trail, len(chunk.samples))
             raise
+
+
+class MapBatches(OnChunks):
+    """Replace chunks by ``fn(columns)``."""
+
+    name = "map_batches"
+    hint = "; use .map"
+
+    def made_of(self, block: Block, lane: Lane) -> Block:
+        given = columns_of(block)
+        with UserCalls(lane, block.trail):
+            made = self.fn(dict(given))
+        return Columns(_checked(made, given, len(block)), block.trail)
 
 
 def _checked(made: Any, given: Mapping[str, Column], count: int) -> dict[str, Column]:

@@ -100,30 +100,6 @@ def draw_pool(pool: Pool, count: int, lane: Lane) -> list[int]:
     return permutation(count, *key, lane.topology.lane, pool.span.number, _DRAW)
 
 
-# --- chunks: pools for a function of many samples ---
-#
-# A function may look at all samples of its chunk, so the bounds of a chunk matter. A position inside one says
-# where the chunk began and how many of its samples were passed on. A stream that is opened there calls the
-# function for the same chunk again.
-
-
-def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Generator[Pool, None, None]:
-    """The chunks of a lane from a position on; the last one may be short. Closing it closes the upstream."""
-    return cut_pools(upstream, start, lane.for_columns(True), size)
-
-
-def pass_on(chunk: Pool, made: Block) -> Blocks:
-    """What was made of a chunk and was not passed on before.
-
-    Args:
-        chunk: Where it lies, and how much of it was passed on.
-        made: The result, on trails of the samples that it was made of.
-    """
-    count = len(made)
-    if chunk.emitted < count:
-        yield made.follow(made.trail.follow(chunk.span.positions(0, count))).part(chunk.emitted, count)
-
-
 # --- ``.shuffle`` ---
 #
 # A window is ``n`` consecutive samples of a lane. It is filled, permuted by a draw keyed with (seed, epoch,
