@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -92,7 +90,7 @@ def empty_to_text(batch: Any) -> str:
     """The batch as a text, for ``empty_from_text``. It is no pickle: its writer does not have to be trusted.
 
     Raises:
-        TypeError: It holds something other than what ``empty_like`` makes, strings and bytes.
+        TypeError: It holds something other than what ``empty_like`` makes of numbers, and strings.
     """
     return json.dumps(_to_plain(batch))
 
@@ -115,17 +113,10 @@ def _to_plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
-        values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         name = str(value.dtype).removeprefix("torch.")
-        return {"tensor": [name, list(value.shape), value.device.type, _as_base64(values.tobytes())]}
-    if isinstance(value, np.ndarray) and value.dtype.hasobject and not value.size:
-        return {"objects": list(value.shape)}
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        file = io.BytesIO()
-        np.save(file, value, allow_pickle=False)
-        return {"array": _as_base64(file.getvalue())}
-    if isinstance(value, bytes):
-        return {"bytes": _as_base64(value)}
+        return {"tensor": [name, list(value.shape), value.device.type, value.tolist()]}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
+        return {"array": [value.dtype.str, list(value.shape), value.tolist()]}
     if isinstance(value, Mapping):
         kind = None if type(value) is dict else _name_of(type(value))
         return {"fields": [kind, [[_to_plain(name), _to_plain(inner)] for name, inner in value.items()]]}
@@ -148,19 +139,14 @@ def _from_plain(plain: Any) -> Any:
         return plain
     ((kind, value),) = plain.items()
     if kind == "tensor":
-        name, shape, device, raw = value
+        name, shape, device, values = value
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{name!r} is no dtype of torch")
-        if not raw:
-            return torch.empty(shape, dtype=dtype, device=device)
-        return torch.frombuffer(bytearray(base64.b64decode(raw)), dtype=dtype).reshape(shape).to(device)
-    if kind == "objects":
-        return np.empty(value, object)
+        return torch.tensor(values, dtype=dtype, device=device).reshape(shape)
     if kind == "array":
-        return np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False)
-    if kind == "bytes":
-        return base64.b64decode(value)
+        name, shape, values = value
+        return np.array(values, name).reshape(shape)
     if kind == "fields":
         name, inner = value
         fields = {_from_plain(each): _from_plain(field) for each, field in inner}
@@ -170,10 +156,6 @@ def _from_plain(plain: Any) -> Any:
         parts = map(_from_plain, inner)
         return tuple(parts) if name is None else _class_of(name, tuple)(*parts)
     raise ValueError(f"{kind!r} is no kind of value")
-
-
-def _as_base64(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
 
 
 def _name_of(kind: type) -> list[str]:
