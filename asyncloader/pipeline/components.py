@@ -20,7 +20,7 @@ from ..errors import add_note
 from ..plan.lanes import Counter, Deal
 from ..types import Position, entry_of
 from .calls import cut
-from .lane import START, Blocks, Lane, Opener
+from .lane import START, Blocks, Lane
 from .map import Map
 from .op import Op, Source, call_of, shown
 from .shuffle import Shuffle
@@ -45,10 +45,17 @@ class Stages:
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """Its samples in one lane, from a position on."""
-        opener: Opener = partial(_open_source, self.source)
-        for number, op in enumerate(self.ops, 1):
-            opener = partial(_open_op, op, number, opener)
-        return opener(start, lane)
+        return self._open(len(self.ops), start, lane)
+
+    def _open(self, stage: int, start: Position, lane: Lane) -> Blocks:
+        """The samples after the operators up to number ``stage``; 0 is the source."""
+        inside = replace(lane, stage=stage)
+        if stage == 0:
+            blocks = lane.stopwatch.timed(self.source.stage, self.source.open(start, inside))
+        else:
+            op = self.ops[stage - 1]
+            blocks = lane.stopwatch.timed(shown(op), op.open(partial(self._open, stage - 1), start, inside))
+        return _singly(blocks) if lane.singly else blocks
 
     def count_samples(self, deal: Deal) -> list[float]:
         """How many samples each lane of ``deal`` will have; raises ``UnknownCount`` with the reason."""
@@ -81,19 +88,6 @@ class Stages:
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""
         return {**self.source.describe(), "ops": [dict(op.describe()) for op in self.ops]}
-
-
-def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
-    return _timed(source.stage, source.open(start, replace(lane, stage=0)), lane)
-
-
-def _open_op(op: Op, stage: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-    return _timed(shown(op), op.open(upstream, start, replace(lane, stage=stage)), lane)
-
-
-def _timed(stage: str, blocks: Blocks, lane: Lane) -> Blocks:
-    blocks = lane.stopwatch.timed(stage, blocks)
-    return _singly(blocks) if lane.singly else blocks
 
 
 def _singly(blocks: Blocks) -> Blocks:

@@ -188,25 +188,21 @@ def _open_sync(
     block_bytes: int,
 ) -> Blocks:
     iterator: Any = context.run(iter, iterable)
-    index = 0
-    failure: Exception | None = None
+    index, most = 0, 1
     try:
-        samples, failure = context.run(_take, iterator, 1, block_bytes)
         while True:
+            samples, failure = context.run(_take, iterator, most, block_bytes)
             if check is not None and failure is None:
                 check()
-            if not samples:
-                break
-            if index + len(samples) > skip:
+            if samples and index + len(samples) > skip:
                 fresh = max(skip - index, 0)
                 yield Rows(samples[fresh:], OffsetTrail(index + fresh, None))
             if failure is not None:
-                break
-            index += len(samples)
+                raise failure
+            if not samples:
+                return
+            index, most = index + len(samples), _BLOCK_SAMPLES
             samples = []  # not held while the next ones are made
-            samples, failure = context.run(_take, iterator, _BLOCK_SAMPLES, block_bytes)
-        if failure is not None:
-            raise failure
     finally:
         if hasattr(iterator, "close"):
             iterator.close()

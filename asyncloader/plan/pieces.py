@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -107,8 +107,10 @@ class Dealing:
         self._sizes = sizes
         #: How many samples all shards have together; 0 if they are not counted.
         self.samples = 0 if counts is None else int(counts.sum())
-        # By what they are and what draws them: a lane that is opened finds what was computed for another one.
-        self._kept: dict[str, dict[Sequence[int] | None, npt.NDArray[np.int64]]] = {}
+        # A lane that is opened finds what was computed for another one.
+        self._order = lru_cache(_MOST_KEPT)(self._draw_order)
+        self._lane_of_each = lru_cache(_MOST_KEPT)(self._deal_whole)
+        self._samples_before = lru_cache(_MOST_KEPT)(self._add_up)
 
     def of_lane(self, lane: int, lanes: int, order_key: tuple[int, ...] | None) -> Pieces:
         """The pieces of one lane.
@@ -123,8 +125,8 @@ class Dealing:
         if self._counts is None:
             if self._sizes is None or lanes == 1:
                 return Pieces(order[lane::lanes])
-            return Pieces(order[self._lane_of_each(lanes, order_key, order) == lane])
-        begins = self._samples_before(order_key, order)
+            return Pieces(order[self._lane_of_each(lanes, order_key) == lane])
+        begins = self._samples_before(order_key)
         begin = lane * (self.samples // lanes) + min(lane, self.samples % lanes)
         end = begin + take_share(self.samples, lane, lanes)
         # Shards without samples belong to the lane where they stand, so that each is read, and checked, once.
@@ -150,53 +152,25 @@ class Dealing:
         assert counts is not None, "the samples are not counted"
         order = self._order(deal.order_key)
         sums = np.zeros(deal.lane_count, np.int64)
-        np.add.at(sums, self._lane_of_each(deal.lane_count, deal.order_key, order), counts[order])
+        np.add.at(sums, self._lane_of_each(deal.lane_count, deal.order_key), counts[order])
         return [int(sums[lane]) for lane in deal.lanes]
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_kept": {}}
-
-    def _order(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
+    def _draw_order(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
         """All shards in the epoch's order, ``(shards,) int64``."""
-        draw = partial(np.arange, self._shards) if key is None else partial(draw_order, self._shards, *key)
-        return self._keep("order", key, draw)
+        return np.arange(self._shards) if key is None else draw_order(self._shards, *key)
 
-    def _lane_of_each(
-        self, lanes: int, key: tuple[int, ...] | None, order: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def _deal_whole(self, lanes: int, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
         """The lane of each whole shard, in the epoch's order: ``(shards,) int64``."""
+        if self._sizes is None or lanes == 1:
+            return np.arange(self._shards) % lanes
+        return _deal_by_size(self._sizes[self._order(key)], lanes)
 
-        def deal() -> npt.NDArray[np.int64]:
-            if self._sizes is None or lanes == 1:
-                return np.arange(self._shards) % lanes
-            return _deal_by_size(self._sizes[order], lanes)
-
-        return self._keep("lane", (lanes, *(key or ())), deal)
-
-    def _samples_before(
-        self, key: tuple[int, ...] | None, order: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def _add_up(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
         """How many samples come before each shard, in the epoch's order: ``(shards,) int64``."""
-
-        def add_up() -> npt.NDArray[np.int64]:
-            assert self._counts is not None
-            begins = np.zeros(self._shards, np.int64)
-            np.cumsum(self._counts[order[:-1]], out=begins[1:])
-            return begins
-
-        return self._keep("begin", key, add_up)
-
-    def _keep(
-        self, what: str, key: Sequence[int] | None, make: Callable[[], npt.NDArray[np.int64]]
-    ) -> npt.NDArray[np.int64]:
-        """What was made for ``key`` before, or what ``make`` makes."""
-        kept = self._kept.setdefault(what, {})
-        if (found := kept.get(key)) is None:
-            found = make()
-            while len(kept) >= _MOST_KEPT:
-                kept.pop(next(iter(kept)), None)
-            kept[key] = found
-        return found
+        assert self._counts is not None
+        begins = np.zeros(self._shards, np.int64)
+        np.cumsum(self._counts[self._order(key)[:-1]], out=begins[1:])
+        return begins
 
 
 def _deal_by_size(sizes: npt.NDArray[np.int64], lanes: int) -> npt.NDArray[np.int64]:
