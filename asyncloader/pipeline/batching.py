@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from numbers import Real
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,22 +60,25 @@ class Batch(NamedTuple):
 Batches: TypeAlias = Generator[Batch, None, None]
 
 
-class Batching(Protocol):
+class Batching:
     """Makes batches of one lane's stream."""
+
+    kind: ClassVar[str]
+    """Its name in a saved state."""
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
         """What collates its batches if the user gives no ``collate_fn``; None for the loader's default."""
-        ...
+        return None
 
     @property
     def samples_per_batch(self) -> int | None:
         """How many samples each batch has but the last; None if that differs."""
-        ...
+        return None
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         """The batches from ``start`` on; closing the generator closes the upstream."""
-        ...
+        raise NotImplementedError
 
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         """How many batches the lanes make, given how many samples each has; see ``Op.count_samples``.
@@ -83,21 +86,18 @@ class Batching(Protocol):
         Raises:
             UnknownCount: That is not known beforehand, or depends on what the samples are.
         """
-        ...
+        raise UnknownCount(
+            f"how many batches {type(self).__name__} makes depends on how long the samples are"
+        )
 
-    def describe(self) -> Mapping[str, Any]:
-        """What must be equal for a saved state to fit, as JSON values."""
-        ...
-
-
-def describe_options(batching: Any, kind: str, **instead: Any) -> dict[str, Any]:
-    """The description of a batching that is a dataclass: its options, some of them in another form."""
-    options = {option.name: getattr(batching, option.name) for option in fields(batching) if option.init}
-    return {"batching": {"kind": kind, **options, **instead}}
+    def describe(self, **instead: Any) -> Mapping[str, Any]:
+        """What must be equal for a saved state to fit, as JSON values: its options, some in another form."""
+        options = {option.name: getattr(self, option.name) for option in fields(self) if option.init}  # type: ignore[arg-type]  # all are dataclasses
+        return {"batching": {"kind": self.kind, **options, **instead}}
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class FixedSize(Batching):
     """Batches of ``batch_size`` samples, in the order in which they come.
 
     Its positions are those of its samples: it has nothing to remember between two batches.
@@ -110,8 +110,6 @@ class FixedSize:
 
     batch_size: int
     drop_last: bool = False
-
-    collate_fn = None
 
     @property
     def samples_per_batch(self) -> int:
@@ -132,15 +130,14 @@ class FixedSize:
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         return batch_count(count_samples(), self.batch_size, self.drop_last)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self, **instead: Any) -> Mapping[str, Any]:
         return {"batch_size": self.batch_size, "drop_last": self.drop_last}
 
 
 @dataclass(frozen=True)
-class Single:
+class Single(Batching):
     """No batching: each sample alone, as it is."""
 
-    collate_fn = None
     samples_per_batch = 1
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
@@ -151,7 +148,7 @@ class Single:
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         return batch_count(count_samples(), 1, False)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self, **instead: Any) -> Mapping[str, Any]:
         return {"batch_size": None, "drop_last": False}
 
 
@@ -261,28 +258,20 @@ Group: TypeAlias = NDArray[np.int64]
 """Which samples of a pool make a batch, by their indices: ``(n,) int64``."""
 
 
-class ByLength:
+class ByLength(Batching):
     """A batching for which samples have a length."""
 
     length: Length
     multiple_of: int
-
-    kind: ClassVar[str]
-    samples_per_batch = None
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
         """Pads ``length``, if that is a field of sequences, and stacks the other fields."""
         return PadLongest(self.length, self.multiple_of) if isinstance(self.length, str) else None
 
-    def count_batches(self, count_samples: object) -> int:
-        raise UnknownCount(
-            f"how many batches {type(self).__name__} makes depends on how long the samples are"
-        )
-
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self, **instead: Any) -> Mapping[str, Any]:
         length = self.length if isinstance(self.length, str) else f"{name_of(self.length)}()"
-        return describe_options(self, self.kind, length=length)
+        return super().describe(length=length, **instead)
 
     def _check_length(self) -> None:
         if not isinstance(self.length, str) and not callable(self.length):
@@ -396,10 +385,9 @@ class Buckets(ByLength):
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         return self._of_pools(upstream, start, lane, self._pool_samples)
 
-    def describe(self) -> Mapping[str, Any]:
-        (described,) = super().describe().values()
+    def describe(self, **instead: Any) -> Mapping[str, Any]:
         lists = {"bounds": list(self.bounds), "batch_sizes": list(self.batch_sizes)}
-        return {"batching": {**described, **lists, "pool": self._pool_samples}}
+        return super().describe(**lists, pool=self._pool_samples, **instead)
 
     @property
     def _pool_samples(self) -> int:

@@ -16,10 +16,9 @@ from ..blocks.memory import stacked, tensor_of
 from ..collate.fault import fill_advice, squeeze_advice
 from ..collate.pad import PadField, PadOptions
 from ..collate.ragged import exact_fill, to_arrays, to_pieces
-from ..plan.lanes import UnknownCount
 from ..quantity import as_counts
 from ..types import Position, entry_of, with_entry
-from .batching import Batch, Batches, describe_options
+from .batching import Batch, Batches, Batching
 from .lane import Lane, Opener
 from .shuffle import Pool, cut_pools, draw_pool
 
@@ -68,7 +67,7 @@ def _segment_bounds(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 @dataclass(frozen=True)
-class Pack:
+class Pack(Batching):
     """Batches ``(B, T)`` with several documents in each row, so that hardly any token is padding.
 
     Give it to ``DataLoader(batching=...)``. A batch has each packed field ``(B, T, ...)``;
@@ -119,7 +118,7 @@ class Pack:
     overlong: Literal["split", "truncate", "raise"] = field(default="split", kw_only=True)
     _fields: dict[str, PadField] = field(init=False, repr=False, compare=False)
 
-    samples_per_batch = None
+    kind = "pack"
     collate_fn = PackedCollate()
 
     def __post_init__(self) -> None:
@@ -145,16 +144,13 @@ class Pack:
             if open_rows:
                 yield _batch(open_rows, names, fills, self.length)
 
-    def count_batches(self, count_samples: object) -> int:
-        raise UnknownCount("how many blocks Pack makes depends on how long the documents are")
-
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self, **instead: Any) -> Mapping[str, Any]:
         # Fills as text, since a state is JSON, which has no NaN.
         padding = {
             name: {"value": str(how.value), "dtype": None if how.dtype is None else str(how.dtype)}
             for name, how in self._fields.items()
         }
-        return describe_options(self, "pack", fields=padding)
+        return super().describe(fields=padding, **instead)
 
     def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> Generator[PackedRow, None, None]:
         """Documents end to end, cut every ``T`` tokens."""
@@ -167,11 +163,11 @@ class Pack:
         reader = self._reader()
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
-                for part, documents in reader.read(block):
-                    first, stop = self._bounds(documents)
+                for part, values, offsets in reader.read(block):
+                    first, stop = self._bounds(offsets)
                     bounds = zip(first.tolist(), stop.tolist(), strict=True)
                     for index, (begins, ends) in enumerate(bounds):
-                        yield DocumentPart(documents.values, begins, ends), part.trail, index
+                        yield DocumentPart(values, begins, ends), part.trail, index
                 del block
 
     def _of_pools(self, upstream: Opener, start: Position, lane: Lane) -> Generator[PackedRow, None, None]:
@@ -195,8 +191,8 @@ class Pack:
     def _fit(self, pool: Pool, reader: DocumentReader) -> list[PackedRow]:
         """The rows of a pool."""
         # A pool with a bad document is read one by one up to that, so this is the whole of a good one.
-        ((block, documents),) = list(reader.read(pool.samples))
-        first, stop = self._bounds(documents)
+        ((block, values, offsets),) = list(reader.read(pool.samples))
+        first, stop = self._bounds(offsets)
         lengths = stop - first
         document, before = split_lengths(lengths, self.length)
         part_lengths = np.minimum(lengths[document] - before, self.length)
@@ -207,7 +203,7 @@ class Pack:
         for inside in best_fit(part_lengths, self.length):
             row = PackedRow()
             for part in inside:
-                row.add(DocumentPart(documents.values, begin[part], end[part]), block.trail, of[part])
+                row.add(DocumentPart(values, begin[part], end[part]), block.trail, of[part])
                 if is_last[part]:
                     row.ended.append((block.trail, of[part]))
             rows.append(row)
@@ -219,9 +215,9 @@ class Pack:
     def _reader(self) -> DocumentReader:
         return DocumentReader(self._fields, self.length if self.overlong == "raise" else None)
 
-    def _bounds(self, documents: Documents) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _bounds(self, offsets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where each document begins, and where it stops or is cut."""
-        first, stop = documents.offsets[:-1], documents.offsets[1:]
+        first, stop = offsets[:-1], offsets[1:]
         return first, np.minimum(stop, first + self.length) if self.overlong == "truncate" else stop
 
 
@@ -235,12 +231,16 @@ def _batch(rows: list[PackedRow], names: list[str], fills: list[float], width: i
 
 def _padding_of(fields: object) -> dict[str, PadField]:
     """What was asked for of each field."""
-    if isinstance(fields, str):
-        fields = [fields]
-    given = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(_names(fields), 0)
-    if not given:
+    names = [fields] if isinstance(fields, str) or not isinstance(fields, Iterable) else list(fields)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                "fields should be a name, a list of names, or a mapping of names to what to fill with, but "
+                f"got {type(name).__name__}: {name!r}"
+            )
+    if not names:
         raise ValueError("fields should name at least one field")
-    _names(given)
+    given = fields if isinstance(fields, Mapping) else dict.fromkeys(names, 0)
     if clash := sorted(given.keys() & _ADDED):
         raise ValueError(f"a packed block has {clash} of its own; rename the fields that are packed")
     padding = {name: PadField().with_options(name, how) for name, how in given.items()}
@@ -251,17 +251,6 @@ def _padding_of(fields: object) -> dict[str, PadField]:
                 f"{name!r}: {how}"
             )
     return padding
-
-
-def _names(fields: Any) -> list[str]:
-    names = list(fields) if isinstance(fields, Iterable) else [fields]
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(
-                "fields should be a name, a list of names, or a mapping of names to what to fill with, but "
-                f"got {type(name).__name__}: {name!r}"
-            )
-    return names
 
 
 # --- rows: parts of documents, and which of them share a row ---
@@ -466,17 +455,12 @@ def lay_rows(
 # --- documents: sequences of numbers in one field, or in several of the same lengths ---
 
 
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """The documents of a block.
+Documents: TypeAlias = tuple[Block, tuple[NDArray[Any], ...], NDArray[np.int64]]
+"""The documents of a block.
 
-    Attributes:
-        values: For each field the values of all of them, end to end: ``(m, ...)``.
-        offsets: ``(n + 1,) int64``: document ``i`` is ``values[offsets[i]:offsets[i + 1]]`` in each.
-    """
-
-    values: tuple[NDArray[Any], ...]
-    offsets: NDArray[np.int64]
+For each field the values of all of them, end to end, ``(m, ...)``, and the offsets, ``(n + 1,) int64``:
+document ``i`` is ``values[offsets[i]:offsets[i + 1]]`` in each.
+"""
 
 
 @dataclass(slots=True)
@@ -492,7 +476,7 @@ class DocumentReader:
     most: int | None = None
     _seen: dict[str, NDArray[Any]] = field(default_factory=dict)
 
-    def read(self, block: Block) -> Iterator[tuple[Block, Documents]]:
+    def read(self, block: Block) -> Iterator[Documents]:
         """The documents of a block: all at once, or one by one up to the first that cannot be packed.
 
         Raises:
@@ -505,10 +489,9 @@ class DocumentReader:
         except ValueError:
             # What comes before the bad one is good, and may complete a batch.
             for index in range(len(block)):
-                part = block.part(index, index + 1)
-                yield part, self._read(part)
+                yield self._read(block.part(index, index + 1))
             raise
-        yield block, whole
+        yield whole
 
     def _read(self, block: Block) -> Documents:
 
@@ -535,7 +518,7 @@ class DocumentReader:
                 f"{where(at)}: expected at most {self.most} tokens, found {np.diff(first)[at]}; filter such "
                 "documents out, or cut them with overlong='split' or 'truncate'"
             )
-        return Documents(tuple(values), first)
+        return block, tuple(values), first
 
     def _like_before(self, name: str, values: NDArray[Any], where: Callable[[], str]) -> NDArray[Any]:
         """Refuse another dtype than that of the documents before; none at all has no dtype."""

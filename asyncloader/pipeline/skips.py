@@ -111,18 +111,15 @@ class Skips:
         text = f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
         self.last = f"{text}, in {line['during']} of {place}"
         if self.budget.dead_letters is not None:
-            self._write({**line, "error": text, **self._where})
+            dead = json.dumps({**line, "error": text, **self._where})
+            # One write, so that lines of other workers do not mix with it.
+            with open(os.path.expanduser(self.budget.dead_letters), "ab", buffering=0) as file:
+                file.write(f"{dead}\n".encode())
         if self.budget.max is not None and self.count > self.budget.max:
             self.fail(f"{self.count} samples and shards were skipped, more than max={self.budget.max}", error)
 
     def fail(self, what: str, error: Exception) -> None:
         raise SkipBudgetError(f"{what}; the last error was {self.last}", **self._where) from error
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        assert self.budget.dead_letters is not None
-        # One write, so that lines of other workers do not mix with it.
-        with open(os.path.expanduser(self.budget.dead_letters), "ab", buffering=0) as file:
-            file.write((json.dumps(line) + "\n").encode())
 
 
 class StepSkips:

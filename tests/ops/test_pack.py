@@ -398,7 +398,7 @@ def test_options_are_checked(options: dict[str, Any], error: type[Exception], me
 
 
 def test_its_number_of_batches_is_not_known() -> None:
-    with pytest.raises(UnknownCount, match="depends on how long the documents are"):
+    with pytest.raises(UnknownCount, match="depends on how long the samples are"):
         al.Pack().count_batches(lambda: [1.0])
 
 
