@@ -355,17 +355,11 @@ class Buckets(ByLength):
     def __post_init__(self) -> None:
         self._check_length()
         as_counts(self, "multiple_of", "pool")
-        # Tuples, which can be compared and not changed.
-        for name in ("bounds", "batch_sizes"):
-            try:
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-            except TypeError:
-                raise ValueError(
-                    f"{name} should be a list of numbers, but got {getattr(self, name)!r}"
-                ) from None
-        # Numbers of NumPy as Python's, which a saved state can hold.
-        bounds = [bound.item() if isinstance(bound, np.number) else bound for bound in self.bounds]
-        object.__setattr__(self, "bounds", tuple(bounds))
+        # Tuples, which can be compared and not changed; of Python's numbers, which a saved state can hold.
+        bounds = tuple(bound.item() if isinstance(bound, np.number) else bound for bound in self.bounds)
+        object.__setattr__(self, "bounds", bounds)
+        sizes = tuple(as_count("batch_sizes", size) for size in self.batch_sizes)
+        object.__setattr__(self, "batch_sizes", sizes)
         if (
             not self.bounds
             or not all(isinstance(bound, Real) and math.isfinite(bound) for bound in self.bounds)
@@ -379,8 +373,6 @@ class Buckets(ByLength):
                 f"batch_sizes should be one more than bounds, for the lengths from {self.bounds[-1]} on, so "
                 f"{len(self.bounds) + 1}, but got {len(self.batch_sizes)}: {self.batch_sizes!r}"
             )
-        sizes = tuple(as_count("batch_sizes", size) for size in self.batch_sizes)
-        object.__setattr__(self, "batch_sizes", sizes)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         return self._of_pools(upstream, start, lane, self._pool_samples)

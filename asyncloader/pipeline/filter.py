@@ -19,7 +19,7 @@ from ..types import Position
 from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, in_place, next_size
 from .lane import Blocks, Lane, Opener, Rounds
 from .map import OnChunks
-from .op import Op, check_names, check_plain, name_of, note_sample, shown
+from .op import Op, call_of, check_names, check_plain, name_of, note_sample, shown
 from .skips import Applied
 
 
@@ -114,11 +114,6 @@ def _checked(answer: Any, count: int) -> NDArray[np.bool_]:
 class _FieldOp(Op):
     """Changes every row, or the mapping of all columns at once."""
 
-    @property
-    def _call(self) -> str:
-        """The operator as it was called, for notes."""
-        raise NotImplementedError
-
     def _change(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -131,7 +126,7 @@ class _FieldOp(Op):
                     for sample in [block.fields] if isinstance(block, Columns) else block.rows():
                         changed.append(self._change(sample))
                 except Exception as error:
-                    note_sample(error, self._call, block, len(changed))
+                    note_sample(error, call_of(self), block, len(changed))
                     failure = error
                 if changed:
                     trail = block.trail
@@ -155,10 +150,6 @@ class Select(_FieldOp):
                 "samples for which it is true"
             )
         check_names("select_columns", self.fields)
-
-    @property
-    def _call(self) -> str:
-        return f"select_columns{self.fields}"
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "select_columns", "fields": list(self.fields)}
@@ -184,10 +175,6 @@ class Rename(_FieldOp):
         check_names("rename", (*pairs, *pairs.values()))
         if len(set(pairs.values())) < len(pairs):
             raise ValueError(f"rename would give two fields the same name: {pairs}")
-
-    @property
-    def _call(self) -> str:
-        return f"rename({dict(self.names)})"
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "rename", "names": [list(pair) for pair in self.names]}

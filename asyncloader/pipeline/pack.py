@@ -229,9 +229,10 @@ def _batch(rows: list[PackedRow], names: list[str], fills: list[float], width: i
     return Batch(Columns(columns, trail), rows[-1].after, len(ended), sum(row.tokens for row in rows), ended)
 
 
-def _padding_of(fields: object) -> dict[str, PadField]:
+def _padding_of(fields: Any) -> dict[str, PadField]:
     """What was asked for of each field."""
-    names = [fields] if isinstance(fields, str) or not isinstance(fields, Iterable) else list(fields)
+    listed = isinstance(fields, Iterable) and not isinstance(fields, str)
+    names: list[Any] = list(fields) if listed else [fields]
     for name in names:
         if not isinstance(name, str):
             raise TypeError(
@@ -240,7 +241,7 @@ def _padding_of(fields: object) -> dict[str, PadField]:
             )
     if not names:
         raise ValueError("fields should name at least one field")
-    given = fields if isinstance(fields, Mapping) else dict.fromkeys(names, 0)
+    given: Mapping[str, Any] = fields if isinstance(fields, Mapping) else dict.fromkeys(names, 0)
     if clash := sorted(given.keys() & _ADDED):
         raise ValueError(f"a packed block has {clash} of its own; rename the fields that are packed")
     padding = {name: PadField().with_options(name, how) for name, how in given.items()}

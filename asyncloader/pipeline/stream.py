@@ -112,19 +112,9 @@ class LanesJob:
         """Of a thread that reads some of these lanes; see ``Stopwatch``."""
         return Stopwatch(since_s, Recorder() if self.is_traced else None)
 
-    def open_skips(self, number: int, start: Position) -> Skips | None:
-        """Counts what lane ``number`` skips from a position on."""
-        if self.budget is None:
-            return None
-        return Skips(self.budget, {"epoch": self.epoch, "rank": self.world.rank, "lane": number}, start)
-
     def cursor(self) -> Cursor:
         """How far these lanes have come where they are opened."""
         return Cursor(self.epoch, [lane for lane, _ in self.turns], dict(self.turns))
-
-    def place(self, number: int) -> Topology:
-        """The place of lane ``number`` among all lanes."""
-        return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
 
 
 def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
@@ -184,20 +174,23 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
     budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
     traffic = Traffic(stopwatch.recorder, redact)
     services = Services(engine, made_bytes // (len(order) * max(makers, 1)), traffic=traffic)
-    return budget, [
-        Lane(
-            job.place(lane),
+    rank, size = job.world.rank, job.world.size
+    lanes = []
+    for number, row in job.turns:
+        where = {"epoch": job.epoch, "rank": rank, "lane": number}
+        lane = Lane(
+            Topology(number, job.lane_count, rank, size, job.epoch),
             services,
-            budget.of(lane),
+            budget.of(number),
             job.stages.order_seed,
             columns=takes_columns(job.collate_fn),
-            skips=job.open_skips(lane, row.position),
+            skips=None if job.budget is None else Skips(job.budget, where, row.position),
             stopwatch=stopwatch,
             leaves_out=LeavesOut() if job.is_audited else None,
             stage=len(job.stages.ops) + 1,
         )
-        for lane, row in job.turns
-    ]
+        lanes.append(lane)
+    return budget, lanes
 
 
 def _next_batch(job: LanesJob, lane: Lane, batches: Batches) -> tuple[Any, Note]:
