@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from time import time
 
 from ..observe.audit import AuditedSource, Begin, Contents, Recording, write_contents
-from ..pipeline.components import Composed, Stages
+from ..pipeline.components import Composed, Stages, Zipped
 from ..pipeline.filter import Filter, FilterBatches
 from ..pipeline.mixture import Mixture
 from ..pipeline.op import shown
 from ..pipeline.shards import Shards
 from ..pipeline.take import Repeat, Take
-from ..pipeline.zipped import Zipped
 from ..plan.lanes import Cursor
 from ..stores.expanding import expand_home
 from ..stores.urls import redact

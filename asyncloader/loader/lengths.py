@@ -12,10 +12,9 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from ..errors import RanksError
-from ..pipeline.components import Composed, Stages, is_endless, leaves_of, source_at
+from ..pipeline.components import Composed, Stages, Zipped, is_endless, leaves_of, source_at
 from ..pipeline.shards import Shards, Unit
 from ..pipeline.take import Repeat, Take
-from ..pipeline.zipped import Zipped
 from ..plan.lanes import Cursor, Deal, Row, UnknownCount, rank_lanes
 from ..stores.globs import has_special
 from ..stores.names import Braces, ShardNames

@@ -18,7 +18,7 @@ from ..formats.fields import decode_sample, handlers_with
 from ..plan.mixing import EpochWeights, Stop, Weights
 from ..plan.topology import Topology
 from ..quantity import as_count, as_whole
-from .components import Composed, Concat, Stages
+from .components import Composed, Concat, Stages, Zipped
 from .filter import Filter, FilterBatches, Rename, Select
 from .lane import START, Lane, Services
 from .map import Map, MapBatches
@@ -29,7 +29,6 @@ from .shards import Shards
 from .shuffle import Shuffle
 from .sources import Iterables, Make
 from .take import Repeat, Take
-from .zipped import Zipped
 
 # Samples of a shuffle window by default.
 _WINDOW = 1000

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from asyncloader.blocks import Columns, OffsetTrail, Rows
 from asyncloader.flow.engine import Engine
-from asyncloader.pipeline.components import Composed, Concat, Stages
+from asyncloader.pipeline.components import Composed, Concat, Stages, Zipped
 from asyncloader.pipeline.filter import Filter
 from asyncloader.pipeline.lane import START
 from asyncloader.pipeline.mixture import Mixture
 from asyncloader.pipeline.op import Op
 from asyncloader.pipeline.shuffle import Shuffle
 from asyncloader.pipeline.take import Repeat
-from asyncloader.pipeline.zipped import Zipped
 from asyncloader.plan.mixing import EpochWeights
 from asyncloader.types import Position
 
