@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,7 +199,14 @@ class Pad:
             pieces = {name: [column[i] for i in order] for name, column in pieces.items()}
         batch = self._collate_others(samples)
         for name, how in self._padding.items():
-            self._pad(batch, name, pieces[name], how)
+            try:
+                padded, lengths = lay(
+                    pieces[name], value=how.value, side=how.side, multiple_of=how.multiple_of
+                )
+            except ValueError as error:
+                advice = fill_advice(how.value, pieces[name][0].dtype)
+                raise ValueError(f"field {name!r}: {error}; {advice}") from None
+            batch |= _padded_entries(name, padded, lengths, how.side, self.mask)
         return batch
 
     def from_columns(self, fields: Mapping[str, Column]) -> Any:
@@ -209,12 +216,18 @@ class Pad:
             return NotImplemented
         others = {name: column for name, column in fields.items() if name not in padding}
         try:
-            runs = {name: _Runs.of(fields[name], how) for name, how in padding.items()}
+            runs = {name: _runs_of(fields[name], how) for name, how in padding.items()}
             if self.sort_by is not None:
-                order = runs[self.sort_by].longest_first()
-                runs = {name: column.take(order) for name, column in runs.items()}
+                order = np.argsort(-runs[self.sort_by].lengths, kind="stable")
+                runs = {
+                    name: _Runs(each.values, each.starts[order], each.lengths[order])
+                    for name, each in runs.items()
+                }
                 others = {name: take_of(column, order) for name, column in others.items()}
-            padded = {name: runs[name].lay(how) for name, how in padding.items()}
+            padded = {
+                name: lay_runs(*runs[name], value=how.value, side=how.side, multiple_of=how.multiple_of)
+                for name, how in padding.items()
+            }
         except ValueError:
             return NotImplemented  # collating the rows names the sample at fault
         collated = collate_columns(self.collate_fn, others) if others else {}
@@ -254,14 +267,6 @@ class Pad:
             raise TypeError(f"expected a mapping from Pad's collate_fn, found {type(batch).__qualname__}")
         self._check_names(batch, "the collated others")
         return dict(batch)
-
-    def _pad(self, batch: dict[str, Any], name: str, pieces: list[Piece], how: PadField) -> None:
-        try:
-            padded, lengths = lay(pieces, value=how.value, side=how.side, multiple_of=how.multiple_of)
-        except ValueError as error:
-            advice = fill_advice(how.value, pieces[0].dtype)
-            raise ValueError(f"field {name!r}: {error}; {advice}") from None
-        batch |= _padded_entries(name, padded, lengths, how.side, self.mask)
 
 
 def _pieces(samples: Sequence[Mapping[str, Any]], name: str, how: PadField) -> list[Piece]:
@@ -326,8 +331,7 @@ class PadLongest:
 # --- columns ---
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
+class _Runs(NamedTuple):
     """``B`` sequences of one array.
 
     Attributes:
@@ -340,47 +344,32 @@ class _Runs:
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, column: Column, how: PadField) -> _Runs:
-        """A column's sequences, converted and cut as ``how`` says.
-
-        Raises:
-            ValueError: They cannot be padded so.
-        """
-        sequences = _ragged_of(column)
-        values = sequences.flat
-        if not isinstance(values, np.ndarray) or not is_number(values.dtype):
-            raise ValueError("expected sequences of numbers")
-        dtype = values.dtype.newbyteorder("=") if how.dtype is None else how.dtype
-        values = np.ascontiguousarray(exact_cast(values, dtype, lambda: "a column"))
-        starts, lengths = sequences.offsets[:-1] - sequences.offsets[0], sequences.lengths
-        if how.max_length is not None:
-            bounded = np.minimum(lengths, how.max_length)
-            if how.overflow == "raise" and (bounded < lengths).any():
-                raise ValueError("a sequence is too long")
-            if how.side == "left":
-                starts = starts + lengths - bounded
-            lengths = bounded
-        return cls(values, starts, lengths)
-
-    def longest_first(self) -> NDArray[np.int64]:
-        """``(B,) int64``: the order by length; equal ones keep theirs."""
-        return np.argsort(-self.lengths, kind="stable")
-
     def take(self, order: NDArray[np.int64]) -> _Runs:
         """The same sequences in another order."""
         return _Runs(self.values, self.starts[order], self.lengths[order])
 
-    def lay(self, how: PadField) -> NDArray[Any]:
-        """``(B, T, ...)``; raises ValueError if the padding value does not fit."""
-        return lay_runs(
-            self.values,
-            self.starts,
-            self.lengths,
-            value=how.value,
-            side=how.side,
-            multiple_of=how.multiple_of,
-        )
+
+def _runs_of(column: Column, how: PadField) -> _Runs:
+    """A column's sequences, converted and cut as ``how`` says.
+
+    Raises:
+        ValueError: They cannot be padded so.
+    """
+    sequences = _ragged_of(column)
+    values = sequences.flat
+    if not isinstance(values, np.ndarray) or not is_number(values.dtype):
+        raise ValueError("expected sequences of numbers")
+    dtype = values.dtype.newbyteorder("=") if how.dtype is None else how.dtype
+    values = np.ascontiguousarray(exact_cast(values, dtype, lambda: "a column"))
+    starts, lengths = sequences.offsets[:-1] - sequences.offsets[0], sequences.lengths
+    if how.max_length is not None:
+        bounded = np.minimum(lengths, how.max_length)
+        if how.overflow == "raise" and (bounded < lengths).any():
+            raise ValueError("a sequence is too long")
+        if how.side == "left":
+            starts = starts + lengths - bounded
+        lengths = bounded
+    return _Runs(values, starts, lengths)
 
 
 def _ragged_of(column: Column) -> Ragged:

@@ -7,7 +7,7 @@ mixture wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Trail, join
+from ..blocks import Block, join
 from ..plan.lanes import Deal
 from ..plan.mixing import Draws, EpochWeights, Stop, goes_on_without, leg_of, mixed_count
 from ..types import Position
-from .components import Composed, Feed, Mark, repeated
+from .components import Composed, Feed, repeated
 from .lane import START, Blocks, Lane
 
 # As for ``.repeat``: shards are dealt again, so more may follow one without a sample.
@@ -128,11 +128,20 @@ class _Mixing:
         made, counts = self._draws.take([feed.held for feed in feeds])
         if not len(made):
             return None
-        before = [feed.mark for feed in feeds]
+        before, gone = [feed.mark for feed in feeds], self._gone
         parts = {number: feeds[number].take(count) for number, count in enumerate(counts) if count}
         trails = {number: part.trail for number, part in parts.items()}
+
+        def after(index: int) -> Position:
+            had = np.bincount(made[: index + 1], minlength=len(before)).tolist()
+            of = [
+                trails[number].after(count - 1) if count else START if mark is None else mark()
+                for number, (count, mark) in enumerate(zip(had, before, strict=True))
+            ]
+            return [{"drawn": drawn + index + 1, **({"gone": list(gone)} if gone else {}), "of": of}]
+
         mixed = _in_turn(parts, made)
-        return mixed.follow(mixed.trail.follow(_positions_of(made, trails, before, drawn, self._gone)))
+        return mixed.follow(mixed.trail.follow(after))
 
     def _goes_on_after(self, number: int) -> bool:
         """Whether the mixture continues after a component that is due has ended."""
@@ -170,31 +179,3 @@ def _in_turn(parts: Mapping[int, Block], made: NDArray[np.int64]) -> Block:
     places = np.empty(len(made), np.int64)
     places[np.argsort(made, kind="stable")] = np.arange(len(made))
     return join([parts[number] for number in sorted(parts)]).take(places)
-
-
-def _positions_of(
-    made: NDArray[np.int64],
-    trails: Mapping[int, Trail],
-    before: Sequence[Mark | None],
-    drawn: int,
-    gone: Sequence[int],
-) -> Callable[[int], Position]:
-    """The positions after each sample of a block of several components.
-
-    Args:
-        made: The component of each sample, ``(n,)``.
-        trails: Of those components' samples, one after another.
-        before: Where each component stood before the block.
-        drawn: Draws of the leg before the block.
-        gone: Components that are left out.
-    """
-
-    def after(index: int) -> Position:
-        counts = np.bincount(made[: index + 1], minlength=len(before)).tolist()
-        of = [
-            trails[number].after(count - 1) if count else START if mark is None else mark()
-            for number, (count, mark) in enumerate(zip(counts, before, strict=True))
-        ]
-        return [{"drawn": drawn + index + 1, **({"gone": list(gone)} if gone else {}), "of": of}]
-
-    return after

@@ -61,11 +61,6 @@ class State:
         """Whether it has all ranks, so that every world can take its lanes from it."""
         return len(self.parts) == self.world_size
 
-    @property
-    def lacking(self) -> list[int]:
-        """The ranks that are missing."""
-        return [rank for rank in range(self.world_size) if rank not in self.parts]
-
     def joined(self, ranks: Iterable[int]) -> StatePart:
         """The states of these ranks as one.
 
@@ -304,8 +299,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         parts |= state.parts
     merged = State(first.dataset, first.world_size, parts)
     if not merged.is_whole:
+        lacking = [rank for rank in range(merged.world_size) if rank not in parts]
         raise ValueError(
-            f"expected the states of all {merged.world_size} ranks, but of {name_ranks(merged.lacking)} "
+            f"expected the states of all {merged.world_size} ranks, but of {name_ranks(lacking)} "
             "there is none: what was delivered there would be repeated"
         )
     epoch = merged.joined(parts).epoch
