@@ -161,11 +161,11 @@ def call_each(
                 else:
                     for sample in samples:
                         results.append(fn(sample))
-            return Applied.of(block, results, failed)
+            return Applied(block, results, failed)
         except Exception as error:
             if is_raised(error, lane):
                 note_sample(error, what, block, calls.index)
-                return Applied.of(block, results, failed, error)
+                return Applied(block, results, failed, error)
             failed[calls.index] = error
             results.append(None)
 

@@ -275,7 +275,7 @@ class _Pending:
         # The samples before a failure are good, and may complete a batch.
         tried = min(raised, default=len(self.block))
         skipped = {index: error for index, error in self.failed.items() if index < tried}
-        return Applied.of(self.block, self.results[:tried], skipped, self.failed.get(tried))
+        return Applied(self.block, self.results[:tried], skipped, self.failed.get(tried))
 
 
 # --- chunks of samples at a time: pools for a function of many samples ---

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -50,16 +51,14 @@ _AHEAD_BYTES = 8 << 20
 _MOST_SHARE = 1 / 8
 
 
-def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
+def decoded(open_decoder: Callable[[], Decoder], chunks: Iterable[Buffer]) -> Blocks:
     """The blocks of a shard, from the first sample that is wanted on."""
     decoder: Decoder | None = None
-    for chunk in watched:
+    for chunk in chunks:
         decoder = decoder or open_decoder()
         yield from decoder.feed(chunk)
         del chunk
     decoder = decoder or open_decoder()
-    if close:
-        yield from decoder.feed(close)
     yield from decoder.finish()
 
 
@@ -534,7 +533,7 @@ class Shards:
         open_decoder = partial(self._open_decoder, shard, cut, chunks, lane.columns, passes)
         close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
         try:
-            blocks = decoded(open_decoder, check.watch(chunks), close)
+            blocks = decoded(open_decoder, chain(check.watch(chunks), [close] if close else []))
             for block in blocks if cut.stop is None else up_to(cut.stop, blocks):
                 check.count(block)
                 add_url(block, url)

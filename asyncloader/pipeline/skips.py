@@ -205,41 +205,38 @@ class StepSkips:
         return applied.made.follow(trail.follow(after))
 
 
-@dataclass(slots=True)
 class Applied:
     """The result of a block whose samples the user's function was called for one by one.
 
-    Attributes:
+    Args:
         given: The block.
-        made: The samples to pass on, on the trail of those that they were made of.
-        at: The index in the block of each sample to pass on.
-        tried: How many samples of the block the function was called for, from the first on.
+        results: One for each sample that the function was called for, from the first on; those of samples
+            that failed are ignored.
         failed: The errors of those that failed, by index, if errors are skipped.
         failure: The error of the sample after the last that was tried, if errors are raised.
+
+    Attributes:
+        tried: How many samples the function was called for.
+        made: The samples to pass on, on the trail of those that they were made of.
+        at: The index in the block of each sample to pass on.
     """
 
-    given: Block
-    made: Block
-    at: Sequence[int]
-    tried: int
-    failed: Mapping[int, Exception]
-    failure: Exception | None
+    __slots__ = ("at", "failed", "failure", "given", "made", "tried")
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         given: Block,
         results: list[Any],
         failed: Mapping[int, Exception],
         failure: Exception | None = None,
-    ) -> Applied:
-        """The results, each in the place of its sample; those of samples that failed are ignored."""
-        tried = len(results)
-        if not failed:
-            return cls(given, Rows(results, given.trail), range(tried), tried, failed, failure)
-        good = [index for index in range(tried) if index not in failed]
-        made = Rows([results[index] for index in good], given.trail.take(good))
-        return cls(given, made, good, tried, failed, failure)
+    ) -> None:
+        self.given, self.failed, self.failure = given, failed, failure
+        self.tried = len(results)
+        self.at: Sequence[int] = range(self.tried)
+        self.made: Block = Rows(results, given.trail)
+        if failed:
+            self.at = [index for index in self.at if index not in failed]
+            self.made = Rows([results[index] for index in self.at], given.trail.take(self.at))
 
     def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: the samples before it are good, and may complete a batch."""

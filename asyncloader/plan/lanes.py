@@ -298,9 +298,8 @@ class Rotation:
     def move(self, position: Position | None) -> None:
         """The lane whose turn it is has delivered a batch that ends at ``position``, or has ended if None."""
         batches, lane = self._waiting[0]
+        self.cursor.move(lane, position)
         if position is None:
-            self.cursor.move(lane, None)
             heapq.heappop(self._waiting)
         else:
-            self.cursor.rows[lane] = Row(position, batches + 1)
             heapq.heapreplace(self._waiting, (batches + 1, lane))
