@@ -305,8 +305,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             "there is none: what was delivered there would be repeated"
         )
     epoch = merged.joined(parts).epoch
-    entries = {rank: entry for state in given for rank, entry in state["ranks"].items()}
-    ranks = {rank: deepcopy(entries[rank]) for rank in sorted(entries, key=int)}
+    entries = {int(rank): entry for state in given for rank, entry in state["ranks"].items()}
+    ranks = {str(rank): deepcopy(entries[rank]) for rank in sorted(entries)}
     return {**given[0], "dataset": json.dumps(first.dataset), "epoch": epoch, "ranks": ranks}
 
 
