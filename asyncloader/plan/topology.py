@@ -64,29 +64,6 @@ class LaunchInfo:
     shown: str
 
 
-def find_claim(environ: Mapping[str, str]) -> LaunchInfo | None:
-    """What the innermost launcher says, None if there is none.
-
-    Raises:
-        ValueError: A variable is not a number, ``RANK`` or ``WORLD_SIZE`` is set without the other, or two
-            launchers contradict each other.
-    """
-    claims = list(_claims(environ))
-    if not claims:
-        _check_alone(environ)
-        return None
-    inner, *around = claims
-    # torchrun finds its ranks without another launcher: one in each task may also be as many separate runs.
-    if not _is_torchrun(environ):
-        for outer in around:
-            if outer.size > inner.size or (outer.size == inner.size and outer.rank != inner.rank):
-                raise ValueError(
-                    f"{inner.shown} and {outer.shown} contradict each other, so that ranks would read the "
-                    f"same samples; unset the wrong ones, or {_WAY_OUT}"
-                )
-    return inner
-
-
 def _claims(environ: Mapping[str, str]) -> Iterator[LaunchInfo]:
     """What all launchers say, the innermost first."""
     if "RANK" in environ or "WORLD_SIZE" in environ:
@@ -252,18 +229,28 @@ class World:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> World:
-        """Rank and world size as the launcher sets them; alone if there is none.
+        """Rank and world size as the innermost launcher sets them; alone if there is none.
 
         Raises:
-            ValueError: The variables of a launcher are invalid, or those of two contradict each other.
+            ValueError: The variables of a launcher are invalid, one is set without the other, or those of two
+                launchers contradict each other.
         """
-        claim = find_claim(environ)
-        if claim is None:
+        claims = list(_claims(environ))
+        if not claims:
+            _check_alone(environ)
             return cls(origin="alone")
+        inner, *around = claims
+        # torchrun finds its ranks without another launcher: one in each task may be as many separate runs.
+        for outer in () if _is_torchrun(environ) else around:
+            if outer.size > inner.size or (outer.size == inner.size and outer.rank != inner.rank):
+                raise ValueError(
+                    f"{inner.shown} and {outer.shown} contradict each other, so that ranks would read the "
+                    f"same samples; unset the wrong ones, or {_WAY_OUT}"
+                )
         try:
-            return cls(claim.rank, claim.size, claim.origin)
+            return cls(inner.rank, inner.size, inner.origin)
         except ValueError as error:
-            raise ValueError(f"{claim.shown}: {error}") from None
+            raise ValueError(f"{inner.shown}: {error}") from None
 
 
 def resolve_world(
