@@ -12,7 +12,7 @@ import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from ..blocks import Block, Place, Rows
@@ -205,38 +205,36 @@ class StepSkips:
         return applied.made.follow(trail.follow(after))
 
 
+@dataclass(slots=True)
 class Applied:
     """The result of a block whose samples the user's function was called for one by one.
 
-    Args:
+    Attributes:
         given: The block.
         results: One for each sample that the function was called for, from the first on; those of samples
             that failed are ignored.
         failed: The errors of those that failed, by index, if errors are skipped.
         failure: The error of the sample after the last that was tried, if errors are raised.
-
-    Attributes:
         tried: How many samples the function was called for.
-        made: The samples to pass on, on the trail of those that they were made of.
         at: The index in the block of each sample to pass on.
+        made: The samples to pass on, on the trail of those that they were made of.
     """
 
-    __slots__ = ("at", "failed", "failure", "given", "made", "tried")
+    given: Block
+    results: InitVar[list[Any]]
+    failed: Mapping[int, Exception]
+    failure: Exception | None = None
+    tried: int = field(init=False)
+    at: Sequence[int] = field(init=False)
+    made: Block = field(init=False)
 
-    def __init__(
-        self,
-        given: Block,
-        results: list[Any],
-        failed: Mapping[int, Exception],
-        failure: Exception | None = None,
-    ) -> None:
-        self.given, self.failed, self.failure = given, failed, failure
+    def __post_init__(self, results: list[Any]) -> None:
         self.tried = len(results)
-        self.at: Sequence[int] = range(self.tried)
-        self.made: Block = Rows(results, given.trail)
-        if failed:
-            self.at = [index for index in self.at if index not in failed]
-            self.made = Rows([results[index] for index in self.at], given.trail.take(self.at))
+        self.at = range(self.tried)
+        self.made = Rows(results, self.given.trail)
+        if self.failed:
+            self.at = [index for index in self.at if index not in self.failed]
+            self.made = Rows([results[index] for index in self.at], self.given.trail.take(self.at))
 
     def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: the samples before it are good, and may complete a batch."""
