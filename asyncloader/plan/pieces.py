@@ -155,6 +155,9 @@ class Dealing:
         np.add.at(sums, self._lane_of_each(deal.lane_count, deal.order_key), counts[order])
         return [int(sums[lane]) for lane in deal.lanes]
 
+    def __reduce__(self) -> Any:
+        return Dealing, (self._shards, self._counts, self._sizes)  # without what was computed
+
     def _draw_order(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
         """All shards in the epoch's order, ``(shards,) int64``."""
         return np.arange(self._shards) if key is None else draw_order(self._shards, *key)
