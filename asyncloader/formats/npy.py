@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
-from .compression import describe_whole
+from .compression import Decompressor, describe_whole
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, bring, check_reached
 from .selection import choose_names
 
@@ -207,12 +208,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-# Steps and pieces of deflated bytes, from the first byte on, as in ``compression``: the output before corrupt
-# bytes raise does not depend on how they were cut into chunks.
-_STEP_BYTES = 1 << 16
-_PIECE_BYTES = 1 << 20
-
-
 class Stored:
     """Bytes that are stored without compression.
 
@@ -268,14 +263,13 @@ class Deflated(Stored):
         self._size_bytes = size_bytes
         self._skip = skip_bytes
         self._made = 0
-        self._stored = ByteQueue()
-        self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        self._tail: bytes = b""
-        self._may_hold_more = False
+        self._stored: deque[memoryview] = deque()
+        self._decompressor = Decompressor("deflate")
+        self._pieces: Iterator[bytes] = iter(())
 
     def put(self, chunk: memoryview) -> None:
         """Add the next bytes."""
-        self._stored.put(chunk)
+        self._stored.append(chunk)
 
     def available(self, most_bytes: int) -> int:
         """Expand until so many bytes are there, or all that have come; returns how many there are."""
@@ -285,35 +279,33 @@ class Deflated(Stored):
         return self._held.size_bytes
 
     def finish(self) -> str | None:
-        while self.fault is None and self._expand():
+        while self._expand():
             self._held.take(self._held.size_bytes)
         if self.fault is None and self._made != self._size_bytes:
             return f"expected {self._size_bytes} bytes when it is inflated, found {self._made}"
         return self.fault or super().finish()
 
     def _expand(self) -> bool:
-        """Expand one step; False if nothing can be expanded of what has come."""
-        if self.fault is not None or self._inflater.eof:
+        """Expand one piece; False if nothing can be expanded of what has come."""
+        if self.fault is not None:
             return False
-        if not self._tail and not self._may_hold_more:
-            step = min(_STEP_BYTES, self._left)
-            if not step or self._stored.size_bytes < step:
-                return False
-            self._left -= step
-            self._tail = b"".join(self._stored.take(step))
         try:
-            piece = self._inflater.decompress(self._tail, _PIECE_BYTES)
-        except zlib.error as error:
-            self.fault = f"corrupt deflated bytes: {error}"
+            while (piece := next(self._pieces, None)) is None:
+                if not self._stored:
+                    return False
+                chunk = self._stored.popleft()
+                self._left -= len(chunk)
+                end = () if self._left else self._decompressor.finish()
+                self._pieces = chain(self._decompressor.feed(chunk), end)
+        except FormatError as error:
+            self.fault = error.args[0]
             return False
-        self._tail = self._inflater.unconsumed_tail
-        self._may_hold_more = len(piece) == _PIECE_BYTES
         self._made += len(piece)
         if self._made > self._size_bytes:
             self.fault = f"expected {self._size_bytes} bytes when it is inflated, found more"
             return False
         self._found = zlib.crc32(piece, self._found)
-        self._held.put(memoryview(piece))
+        self._held.put(piece)
         return True
 
 
