@@ -66,7 +66,6 @@ class SampleGroups:
     header_offset: int = 0
     at_member: bool = False
     ended: bool = False
-    restartable: bool = True
     full: bool = False
     _samples: list[Sample] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
@@ -137,7 +136,7 @@ class SampleGroups:
     def take(self) -> Iterator[Block]:
         """The complete samples as a block, if there are any."""
         if self._samples:
-            block = Rows(self._samples, OffsetTrail(self.first, self._ends if self.restartable else None))
+            block = Rows(self._samples, OffsetTrail(self.first, self._ends))
             self.first += len(self._samples)
             self._samples = []
             self._ends = []
@@ -149,21 +148,15 @@ class SampleGroups:
 _REGULAR = frozenset((b"0", b"\0", b"7", b"S"))
 _BODILESS = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # their size, if any, counts no bytes
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))  # X: Solaris' name for x
-_SPARSE_PAIR = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
 
 
 @dataclass(slots=True, eq=False)
 class _Extension:
-    """What the extension headers in front of a member state about it.
+    """What the extension headers in front of a member state about it."""
 
-    Args:
-        records: Those of the global headers before it.
-    """
-
-    records: dict[bytes, bytes]
+    records: dict[bytes, bytes] = field(default_factory=dict)
     kinds: set[bytes] = field(default_factory=set)
     long_name: str | None = None
-    pairs: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def add(self, kind: bytes, body: bytes) -> None:
         if kind in self.kinds:  # tar programs differ in which one they use
@@ -172,14 +165,10 @@ class _Extension:
         if kind == b"L":
             self.long_name = checked_name(body.partition(b"\0")[0])
         elif kind != b"K":
-            for key, value in parse_pax_records(body):
-                if key in _SPARSE_PAIR:
-                    self.pairs.append((key, value))
-                else:
-                    self.records[key] = value
+            self.records |= parse_pax_records(body)
 
     def apply(self, name: str, size: int) -> tuple[str, int, SparsePlan | None]:
-        # An empty value removes a global record (POSIX).
+        # An empty value stands for none (POSIX).
         records = {key: value for key, value in self.records.items() if value}
         path = records.get(b"GNU.sparse.name", records.get(b"path"))
         if path is not None and self.long_name is not None:  # tar programs differ here too
@@ -190,7 +179,7 @@ class _Extension:
             name = self.long_name
         if b"size" in records:
             size = parse_decimal(records[b"size"], "PAX size")
-        return name, size, pax_sparse_plan(records, self.pairs)
+        return name, size, pax_sparse_plan(records)
 
 
 def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]:
@@ -199,7 +188,6 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
     Raises:
         FormatError: Without offset and sample, which ``samples`` has.
     """
-    shared: dict[bytes, bytes] = {}
     extension: _Extension | None = None
     while True:
         samples.header_offset = offset
@@ -213,12 +201,12 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
         offset += BLOCK
         name, size, kind = parse_header(block)
         if kind in _EXTENSIONS:
-            extension = yield from _read_extension(kind, size, extension, shared, samples)
+            extension = yield from _read_extension(kind, size, extension)
             offset += size + (-size & 511)
             continue
         plan = None
-        if extension is not None or shared:
-            name, size, plan = (extension or _Extension({**shared})).apply(name, size)
+        if extension is not None:
+            name, size, plan = extension.apply(name, size)
         if kind == b"S":
             plan, map_bytes = yield from read_old_gnu_plan(block)
             offset += map_bytes
@@ -236,7 +224,7 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
 
 
 def _read_extension(
-    kind: bytes, size: int, extension: _Extension | None, shared: dict[bytes, bytes], samples: SampleGroups
+    kind: bytes, size: int, extension: _Extension | None
 ) -> Generator[int, bytes, _Extension | None]:
     if size > MAX_EXTENSION_BYTES:
         raise FormatError(
@@ -244,16 +232,12 @@ def _read_extension(
         )
     body = yield size
     if kind != b"g":
-        extension = extension or _Extension({**shared})
+        extension = extension or _Extension()
         extension.add(kind, body)
         return extension
-    for key, value in parse_pax_records(body):
-        if key.startswith(b"GNU.sparse."):  # would apply one file's map to all that follow
-            raise FormatError("tar: a sparse map in a global header")
-        if key in (b"path", b"size"):
-            shared[key] = value
-            # A decoder that is started behind this header would miss it.
-            samples.restartable = False
+    for key in parse_pax_records(body):
+        if key in (b"path", b"size") or key.startswith(b"GNU.sparse."):  # would hold for all that follow
+            raise FormatError(f"tar: {key.decode()} of one member in a global header")
     return extension
 
 
@@ -401,7 +385,7 @@ class TarDecoder(Decoder):
         names, begins, sizes = parse_headers(chunk, at)
         keys, fields = _alike(names) if len(names) >= _MANY else ([], [])
         width = len(fields)
-        if not (keys and samples.restartable) or width * (max(sizes) + BLOCK) > samples.max_bytes:
+        if not keys or width * (max(sizes) + BLOCK) > samples.max_bytes:
             return at
         offset = samples.header_offset - at - BLOCK
         samples.close_sample(samples.header_offset)

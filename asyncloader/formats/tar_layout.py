@@ -190,14 +190,14 @@ def checked_name(raw: bytes) -> str:
     return str(raw, "utf-8", "surrogateescape")
 
 
-def parse_pax_records(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The records ``"%d %s=%s\\n"`` of a PAX header, in order; keys may repeat (sparse 0.0).
+def parse_pax_records(body: bytes) -> dict[bytes, bytes]:
+    """The records ``"%d %s=%s\\n"`` of a PAX header; of one key the last.
 
     Raises:
         FormatError: A record's length is no number, too short for the record itself, or beyond the
             end. A length of 0 or less once made CPython's tarfile loop forever (CVE-2025-8194).
     """
-    records = []
+    records = {}
     at = 0
     while at < len(body):
         if body[at] == 0 and not body[at:].strip(b"\0"):
@@ -212,7 +212,7 @@ def parse_pax_records(body: bytes) -> list[tuple[bytes, bytes]]:
         key, equals, value = body[space + 1 : end - 1].partition(b"=")
         if not equals or not key:
             raise FormatError(f"tar PAX record: expected key=value, found {body[at:end][:40]!r}")
-        records.append((key, value))
+        records[key] = value
         at = end
     return records
 
@@ -262,44 +262,23 @@ def _old_gnu_regions(block: bytes, at: int, count: int) -> list[Region]:
     return regions
 
 
-def pax_sparse_plan(
-    records: Mapping[bytes, bytes], pairs: Sequence[tuple[bytes, bytes]]
-) -> SparsePlan | None:
-    """The plan in a PAX header, or None if the member is not sparse.
+def pax_sparse_plan(records: Mapping[bytes, bytes]) -> SparsePlan | None:
+    """The plan in the records of a PAX header, or None if the member is not sparse.
 
-    Args:
-        records: The ``GNU.sparse.*`` records by key.
-        pairs: The repeated offset and numbytes records of version 0.0, in order.
+    Only version 1.0, which GNU tar and libarchive write since 2006: its map is in front of the body.
     """
-    version = (records.get(b"GNU.sparse.major", b"0"), records.get(b"GNU.sparse.minor", b""))
-    if version == (b"1", b"0"):
-        size = records.get(b"GNU.sparse.realsize")
-        regions = None
-    elif version[0] == b"0":
-        size = records.get(b"GNU.sparse.size")
-        listed = records.get(b"GNU.sparse.map")
-        if size is None and listed is None and not pairs:
-            return None
-        numbers = listed.split(b",") if listed else _alternating(pairs)
-        regions = _pairs([parse_decimal(number, "sparse map") for number in numbers])
-    else:
-        raise FormatError(f"tar: sparse format {version} is not known")
+    if not any(key.startswith(b"GNU.sparse.") for key in records):
+        return None
+    version = (records.get(b"GNU.sparse.major", b"0"), records.get(b"GNU.sparse.minor"))
+    if version != (b"1", b"0"):
+        raise FormatError(
+            "tar: a sparse member of another version than 1.0, which is not supported: write it with "
+            "--sparse-version=1.0, GNU tar's default"
+        )
+    size = records.get(b"GNU.sparse.realsize")
     if size is None:
         raise FormatError("tar: a sparse member without its real size")
-    return SparsePlan(parse_decimal(size, "sparse size"), regions)
-
-
-def _alternating(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    wanted = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
-    if any(key != wanted[index % 2] for index, (key, _) in enumerate(pairs)):
-        raise FormatError("tar sparse map: offsets and lengths do not alternate")
-    return [value for _, value in pairs]
-
-
-def _pairs(numbers: list[int]) -> list[Region]:
-    if len(numbers) % 2 or len(numbers) > 2 * _MAX_REGIONS:
-        raise FormatError(f"tar sparse map: {len(numbers)} numbers; at most {_MAX_REGIONS} pairs are read")
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+    return SparsePlan(parse_decimal(size, "sparse size"), None)
 
 
 def expand_sparse(plan: SparsePlan, stored: bytes) -> bytes:
@@ -344,7 +323,7 @@ def _leading_map(stored: bytes) -> tuple[list[Region], int]:
         end = stored.find(b"\n", at, at + 21)
         numbers.append(parse_decimal(stored[at : max(end, at)], "sparse map"))
         at = end + 1
-    return _pairs(numbers), at + (-at % BLOCK)
+    return list(zip(numbers[::2], numbers[1::2], strict=True)), at + (-at % BLOCK)
 
 
 #: The index of a million samples with four members each.

@@ -227,7 +227,7 @@ END = NPZ.rindex(b"PK\5\6")
         (archive(("a.npy", NPY + b"\0")), "with its header, and the member has 609"),
         (archive(("a.npy", NPY[:-1])), "with its header, and the member has 607"),
         (archive(("a.npy", NPY), how=zipfile.ZIP_LZMA), "is compressed by method 14"),
-        (patched(NPZ, END + 12, (2 << 20).to_bytes(4, "little")), "the directory of the archive cannot be read"),
+        (patched(NPZ, END + 12, b"\0\0\x20\0"), "the directory of the archive cannot be read"),
         (patched(NPZ, END + 12, b"\xff\xff\0\0"), "the directory of the archive cannot be read"),
         (patched(NPZ, entry(NPZ) + 8, b"\1"), "member 'a.npy' is encrypted"),
         (patched(NPZ, entry(NPZ, 1) + 42, bytes(4)), "its header is not where the directory"),

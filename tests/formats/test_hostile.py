@@ -159,9 +159,8 @@ def test_a_negative_size_ends_any_member_at_once(kind: bytes, size: bytes) -> No
 
 
 @pytest.mark.parametrize("value", [b"-512", b"-1", b"0x200", b"1e9", b"512 ", b"9" * 4000])
-@pytest.mark.parametrize("kind", [b"x", b"g"])
-def test_an_odd_size_in_a_pax_header_ends_its_member_at_once(kind: bytes, value: bytes) -> None:
-    archive = pax_header((b"size", value), kind=kind) + raw_header(b"a.txt", 512) + bytes(512) + END
+def test_an_odd_size_in_a_pax_header_ends_its_member_at_once(value: bytes) -> None:
+    archive = pax_header((b"size", value)) + raw_header(b"a.txt", 512) + bytes(512) + END
     with pytest.raises(FormatError, match="PAX size: expected a decimal number"):
         samples_of(open_decoder("tar"), archive)
 

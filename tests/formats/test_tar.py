@@ -330,15 +330,10 @@ def test_a_global_header_that_names_nothing_keeps_positions() -> None:
     assert all("byte" in position for position in positions)
 
 
-def test_a_global_size_holds_until_taken_back_and_bars_restarts() -> None:
-    archive = (
-        pax_header((b"size", b"3"), kind=b"g") + raw_header(b"a.txt") + padded(b"abc")
-        + raw_header(b"b.txt") + padded(b"def")
-        + pax_header((b"size", b"")) + raw_header(b"c.txt", 1) + padded(b"g") + END
-    )  # fmt: skip
-    samples, positions, _ = assert_any_chunking_equal(TarDecoder, archive)
-    assert [sample["txt"] for sample in samples] == [b"abc", b"def", b"g"]
-    assert positions == [{"sample": 1}, {"sample": 2}, {"sample": 3}]
+@pytest.mark.parametrize("key", [b"path", b"size", b"GNU.sparse.realsize"])
+def test_a_global_header_about_one_member_is_refused(key: bytes) -> None:
+    archive = pax_header((key, b"3"), kind=b"g") + raw_header(b"a.txt") + padded(b"abc") + END
+    assert "in a global header" in str(refused(archive))
 
 
 @pytest.mark.parametrize(
