@@ -250,6 +250,7 @@ class ArrowDecoder(Decoder):
         front: Bytes of the stream that the shard lacks there.
         batches: How many batches there are, by the footer of a file; None for a stream, which ends with its
             end marker.
+        rows: How many rows there should be; None if nothing else states it.
     """
 
     def __init__(
@@ -260,6 +261,7 @@ class ArrowDecoder(Decoder):
         begin: int = 0,
         front: bytes = b"",
         batches: int | None = None,
+        rows: int | None = None,
     ) -> None:
         self._selection = selection
         self._start = start_sample
@@ -267,6 +269,7 @@ class ArrowDecoder(Decoder):
         self._messages = Messages(begin - len(front))
         self._front = front
         self._batches = batches
+        self._rows = rows
         self._batch = 0
         self._queue = _Queue()
         self._reader: Any = None
@@ -301,6 +304,8 @@ class ArrowDecoder(Decoder):
                 sample=self._row,
             )
         check_reached(self._row, self._start, "rows")
+        if self._rows not in (None, self._row):
+            raise FormatError(f"arrow: damaged: expected {self._rows} rows, found {self._row}", offset=at)
 
     def _take(self, message: Message) -> Iterator[Block]:
         if message.kind == MessageKind.SCHEMA and self._choice is None:

@@ -78,11 +78,6 @@ class ArrayHeader:
         return self.dtype.itemsize * math.prod(self.shape[1:])
 
     @property
-    def columns(self) -> int:
-        """The number of runs in Fortran's order, each with one element of every row."""
-        return math.prod(self.shape[1:])
-
-    @property
     def body_bytes(self) -> int:
         """Length of all elements."""
         return self.dtype.itemsize * math.prod(self.shape)
@@ -318,7 +313,7 @@ class ArrayRows:
         header: Its header.
         fields: Names of the fields that its rows become, each with the name of the structure's field; None if
             the array is no structure.
-        come: The rows that come; in Fortran's order perhaps more than the wanted ones.
+        come: The rows that come; in Fortran's order all of them.
         open_content: Makes the object that takes its bytes.
     """
 
@@ -450,9 +445,6 @@ FIELD = "array"
 # In Fortran's order a row is spread over the whole array, so the wanted rows are held until all have come.
 _MOST_HELD_BYTES = 256 << 20
 
-# The most runs that are requested one by one; if there are more, all rows are read.
-_MOST_RUNS = 256
-
 
 def plan_npy(spec: ShardSpec) -> Planning:
     """Plan what to read of an array; one that is no structure has the one field ``array``.
@@ -468,11 +460,12 @@ def plan_npy(spec: ShardSpec) -> Planning:
     names = header.dtype.names
     fields = choose_names(spec.selection.columns, names or (FIELD,))
     wanted = wanted_rows(header.rows, spec)
-    come, spans = spans_of(header, Span(header.size_bytes, stop), wanted)
+    come = rows_to_read(header, wanted)
+    spans = (span_of(header, Span(header.size_bytes, stop), come),) if come else ()
     rows = ArrayRows("npy", header, tuple((name, name if names else None) for name in fields), come, Stored)
     check_held("npy", [rows])
     turns = [(0, span.stop - span.start) for span in spans]
-    return Layout(tuple(spans), partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)
+    return Layout(spans, partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)
 
 
 def wanted_rows(rows: int, spec: ShardSpec) -> range:
@@ -486,28 +479,15 @@ def wanted_rows(rows: int, spec: ShardSpec) -> range:
     return range(spec.start_sample, max(spec.start_sample, stop))
 
 
-def spans_of(header: ArrayHeader, body: Span, wanted: range) -> tuple[range, list[Span]]:
-    """Where rows are.
+def rows_to_read(header: ArrayHeader, wanted: range) -> range:
+    """The rows to read for the wanted ones: in Fortran's order each is spread over the whole array."""
+    return range(header.rows) if header.by_columns and wanted else wanted
 
-    Args:
-        header: The header of the array.
-        body: Where its stored elements are.
-        wanted: The rows.
 
-    Returns:
-        The rows that come, and the spans, none of them empty.
-    """
-    if not wanted:
-        return wanted, []
-    if not header.by_columns:
-        begin = body.start + wanted.start * header.row_bytes
-        return wanted, [Span(begin, begin + len(wanted) * header.row_bytes)]
-    come = wanted if header.columns <= _MOST_RUNS else range(header.rows)
-    if len(come) == header.rows:
-        return come, [body]
-    size = header.dtype.itemsize
-    begins = [body.start + (run * header.rows + come.start) * size for run in range(header.columns)]
-    return come, [Span(begin, begin + len(come) * size) for begin in begins]
+def span_of(header: ArrayHeader, body: Span, rows: range) -> Span:
+    """Where some rows are in the stored elements."""
+    begin = body.start + rows.start * header.row_bytes
+    return Span(begin, begin + len(rows) * header.row_bytes)
 
 
 def check_held(what: str, arrays: Sequence[ArrayRows]) -> None:

@@ -208,10 +208,14 @@ def plan_npz(spec: ShardSpec) -> Planning:
     wanted = npy.wanted_rows(rows, spec)
     arrays, pieces = [], []
     for number, member in enumerate(members):
-        come, spans, stored_rows = _spans_of(member, wanted)
+        come = npy.rows_to_read(member.header, wanted)
+        stored = come
+        if wanted and _is_deflated(member.entry):
+            come, stored = range(come.start, member.header.rows), range(member.header.rows)
         content = partial(_open_content, member, come)
         arrays.append(npy.ArrayRows(member.what, member.header, ((member.field, None),), come, content))
-        pieces += _pieces(number, spans, stored_rows, wanted, alone=len(members) == 1)
+        if wanted:
+            pieces += _pieces(number, member, stored, wanted, alone=len(members) == 1)
     npy.check_held("npz", arrays)
     pieces.sort(key=lambda piece: piece[:2])
     turns = [(number, span.stop - span.start) for _, number, span in pieces]
@@ -289,19 +293,6 @@ def _check_rows(members: Sequence[_ArrayMember]) -> int:
     return count
 
 
-def _spans_of(member: _ArrayMember, wanted: range) -> tuple[range, list[Span], range]:
-    """The rows that come of a member, where they are, and the rows that are stored there."""
-    header = member.header
-    if not wanted:
-        return wanted, [], wanted
-    if not _is_deflated(member.entry):
-        body = Span(member.body.start + header.size_bytes, member.body.stop)
-        come, spans = npy.spans_of(header, body, wanted)
-        return come, spans, wanted
-    every = range(header.rows)
-    return every if header.by_columns else range(wanted.start, header.rows), [member.body], every
-
-
 def _open_content(member: _ArrayMember, come: range) -> npy.Stored:
     """The object that takes the bytes of a member; it verifies the checksum if all of them come."""
     header, entry = member.header, member.entry
@@ -314,13 +305,13 @@ def _open_content(member: _ArrayMember, come: range) -> npy.Stored:
 
 
 def _pieces(
-    number: int, spans: Sequence[Span], stored: range, wanted: range, *, alone: bool
+    number: int, member: _ArrayMember, stored: range, wanted: range, *, alone: bool
 ) -> list[tuple[int, int, Span]]:
-    """The spans of an array, cut so that arrays come in turns: each with the row that it is read for."""
-    if len(spans) != 1 or alone:
-        return [(wanted.start, number, span) for span in spans]
-    ((start, stop),) = spans
-    cuts = -(-(stop - start) // _TURN_BYTES)
+    """Where the stored rows are, cut so that arrays come in turns: each with the row that it is read for."""
+    start, stop = member.body
+    if not _is_deflated(member.entry):
+        start, stop = npy.span_of(member.header, Span(start + member.header.size_bytes, stop), stored)
+    cuts = 1 if alone else -(-(stop - start) // _TURN_BYTES)
     bounds = [start + (stop - start) * cut // cuts for cut in range(cuts + 1)]
     rows = [max(stored.start + len(stored) * cut // cuts, wanted.start) for cut in range(cuts)]
     return [

@@ -291,17 +291,7 @@ def _check_chunks(chunks: list[ColumnChunk], group: int, stop: int) -> None:
             raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not supported")
         if chunk.file_path:
             raise FormatError(f"parquet: {what} is in another file, {chunk.file_path!r}")
-        _check_codec(chunk.codec, what)
         if not len(_MAGIC) <= chunk.start <= chunk.stop <= stop:
             raise FormatError(
                 f"parquet: damaged: the footer places {what} at bytes {chunk.start} to {chunk.stop} of {stop}"
             )
-
-
-def _check_codec(codec: str, what: str) -> None:
-    try:
-        known = codec == "UNCOMPRESSED" or arrow().Codec.is_available(codec.lower().removesuffix("_raw"))
-    except ValueError:  # a codec that pyarrow does not know
-        known = False
-    if not known:
-        raise FormatError(f"parquet: {what} is compressed with {codec}, which this pyarrow was built without")

@@ -147,16 +147,13 @@ class Compact:
             raise ThriftError("it ends in the middle of a value")
 
 
-# By the numbers in ``CompressionCodec``.
-_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
-
 # What a value takes in Arrow's memory, by ``Type``: bool, int32, int64, int96, float, double. The types after
 # these are bytes, whose lengths vary.
 _VALUE_BYTES = (1, 4, 8, 8, 4, 8)
 
 
 # ``FileMetaData`` of parquet.thrift, and what is in it; and ``PageHeader``.
-_COLUMN = {3: [str], **dict.fromkeys((1, 4, 5, 6, 7, 9, 11), int)}
+_COLUMN = {3: [str], **dict.fromkeys((1, 5, 6, 7, 9, 11), int)}
 _FOOTER = {4: [{1: [{1: str, 3: _COLUMN, 8: bool, 9: bool}], 3: int}]}
 _PAGE = {1: int, 2: int, 3: int, 5: {1: int}, 7: {1: int}, 8: {1: int}}
 
@@ -167,7 +164,6 @@ class ColumnChunk:
 
     Attributes:
         path: The names of the column, joined by dots; None if they are encrypted.
-        codec: Compression, by Parquet's name.
         start: Offset of its first byte.
         stop: Offset behind its last byte.
         decoded_bytes: Size of its decompressed pages.
@@ -178,7 +174,6 @@ class ColumnChunk:
     """
 
     path: str | None
-    codec: str
     start: int
     stop: int
     decoded_bytes: int
@@ -239,16 +234,15 @@ def _chunk_of(found: dict[int, Any]) -> ColumnChunk:
     if meta is None:
         if not is_encrypted:
             raise KeyError(3)
-        return ColumnChunk(None, _CODECS[0], 0, 0, 0, 0, None, file_path, True)
+        return ColumnChunk(None, 0, 0, 0, 0, None, file_path, True)
     # A dictionary comes before the data. Some writers state 0 if there is none.
     start, dictionary = meta[9], meta.get(11, 0)
     if 0 < dictionary < start:
         start = dictionary
-    codec = _CODECS[meta[4]] if 0 <= meta[4] < len(_CODECS) else f"codec {meta[4]}"
     path = ".".join(meta[3])
     value_bytes = _VALUE_BYTES[meta[1]] if 0 <= meta[1] < len(_VALUE_BYTES) else None
     return ColumnChunk(
-        path, codec, start, start + meta[7], max(meta[6], 0), meta[5], value_bytes, file_path, is_encrypted
+        path, start, start + meta[7], max(meta[6], 0), meta[5], value_bytes, file_path, is_encrypted
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import ne
+from typing import ClassVar
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
@@ -117,7 +118,7 @@ class SampleGroups:
         if self._hole_bytes > _MAX_HOLE_BYTES:
             raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
         raise FormatError(
-            f"tar: {name!r} of {size} bytes brings its sample over max_member_bytes={self.max_bytes}"
+            f"tar: {name!r} of {size} bytes brings its sample over the most of {self.max_bytes} bytes"
         )
 
     def close_sample(self, end: int) -> None:
@@ -310,20 +311,14 @@ class TarDecoder(Decoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``; offsets in trails and errors stay those of the whole shard.
-        max_member_bytes: Most bytes that a member, and a sample with its headers, may have. The
-            default of 4 GiB is above any sample that fits a batch, and low enough to refuse a header that
-            claims more before it fills the memory.
-
-    Raises:
-        ValueError: An argument is negative.
     """
 
-    def __init__(
-        self, *, start_sample: int = 0, start_byte: int = 0, max_member_bytes: int = 4 << 30
-    ) -> None:
-        if min(start_sample, start_byte, max_member_bytes) < 0:
-            raise ValueError("start_sample, start_byte and max_member_bytes must be 0 or more")
-        self._samples = SampleGroups(start_sample, max_member_bytes)
+    #: Of a sample with its headers. No batch fits a larger one; a header that claims more is refused before
+    #: it fills the memory.
+    most_sample_bytes: ClassVar[int] = 4 << 30
+
+    def __init__(self, *, start_sample: int = 0, start_byte: int = 0) -> None:
+        self._samples = SampleGroups(start_sample, self.most_sample_bytes)
         self._parser = read_members(self._samples, start_byte)
         self._need = next(self._parser)
         self._skip = 0  # bytes to drop before the needed ones

@@ -416,18 +416,12 @@ def parse_idx(content: bytes, length: int) -> TarIndex:
         raise FormatError(f"idx: the first line promises {count} samples, found {len(lines)}; truncated?")
     ends, members = [], []
     stop = 0
-    key: str | None = None
     for number, line in enumerate(lines):
         found = _members_of(line, _WORDS[version], number)
         for member in found:
             if member.begin < stop + BLOCK or member.begin % BLOCK:
                 raise _fault(number, f"a member at byte {member.begin}, where one ends at byte {stop}")
             stop = member.stop
-            last, key = key, key if member.name is None else _key_of(member.name, number)
-            if member.name is not None and (member is found[0]) == (key == last):
-                raise _fault(
-                    number, f"the member {member.name!r} belongs to another sample, as names have it"
-                )
         ends.append(stop)
         members.append(found[0])
     if not lines or not _END_BYTES <= length - stop <= _MOST_END_BYTES:
@@ -483,14 +477,6 @@ def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19
-
-
-def _key_of(name: str, number: int) -> str:
-    """The key of the sample that a member belongs to; see ``SampleGroups``."""
-    dot = find_dot(name)
-    if dot < 0:
-        raise _fault(number, f"the member {name!r} is no field of a sample, by its name")
-    return name[:dot]
 
 
 def _fault(number: int, what: str) -> FormatError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,23 +37,19 @@ class TfRecordDecoder(Decoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_record_bytes: The longest record; 256 MiB, as for lines.
         pass_over: Called for each record whose bytes are damaged or no Example, with the error that would be
             raised; the record keeps its index. None: the error is raised. A damaged length always raises,
             since nothing can be found behind it.
     """
 
+    #: As for lines.
+    most_record_bytes: ClassVar[int] = 256 << 20
+
     def __init__(
-        self,
-        *,
-        start_sample: int = 0,
-        start_byte: int = 0,
-        max_record_bytes: int = 256 << 20,
-        pass_over: PassOver | None = None,
+        self, *, start_sample: int = 0, start_byte: int = 0, pass_over: PassOver | None = None
     ) -> None:
         self._index = start_sample
         self._at = start_byte  # offset of the record that is open
-        self._max_record_bytes = max_record_bytes
         self._pass_over = pass_over
         self._masked_crc = masked_crc32c()
         self._held: list[bytes] = []  # of that record
@@ -73,7 +69,7 @@ class TfRecordDecoder(Decoder):
         while (at := self._at - begin) + _HEAD_BYTES <= len(run):
             length, crc = _HEAD.unpack_from(run, at)
             is_right = masked_crc(run[at : at + 8]) == crc
-            if not is_right or length > self._max_record_bytes:
+            if not is_right or length > self.most_record_bytes:
                 yield from self._take()
                 raise self._wrong_length(run, length, is_right)
             if at + _FRAME_BYTES + length > len(run):
@@ -109,7 +105,7 @@ class TfRecordDecoder(Decoder):
     def _wrong_length(self, run: bytes, length: int, is_right: bool) -> FormatError:
         """The error for the length of the open record; ``is_right``: it has its checksum."""
         if is_right:
-            what = f"a record of {length} bytes; at most max_record_bytes={self._max_record_bytes}"
+            what = f"a record of {length} bytes; at most {self.most_record_bytes} are read"
         else:
             hint = "" if self._at else describe_bytes(run[:64])
             what = f"damaged: the length of a record has another checksum{hint}"

@@ -178,7 +178,7 @@ def test_what_is_no_example_is_an_error(content: bytes) -> None:
 
 def test_a_record_is_not_held_that_is_too_long() -> None:
     length = struct.pack("<Q", 257 << 20)
-    with pytest.raises(FormatError, match="at most max_record_bytes"):
+    with pytest.raises(FormatError, match="at most 268435456 are read"):
         read(length + masked(length))
 
 
