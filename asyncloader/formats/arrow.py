@@ -382,8 +382,12 @@ _BLOCK = "<qi4xq"
 _DICTIONARIES, _BATCHES = 2, 3
 
 
-def plan_arrow(spec: ShardSpec) -> Planning:
+def plan_arrow(spec: ShardSpec, rows: int | None = None) -> Planning:
     """Plan what to read of a shard of Arrow IPC; all of it, since only a batch states how many rows it has.
+
+    Args:
+        spec: What is wanted.
+        rows: See ``ArrowDecoder``.
 
     Raises:
         FormatError: It is no Arrow IPC, or it is truncated.
@@ -391,7 +395,7 @@ def plan_arrow(spec: ShardSpec) -> Planning:
     """
     arrow()
     head = yield Span(0, _HEAD_BYTES)
-    open_decoder = partial(ArrowDecoder, spec.selection, spec.start_sample)
+    open_decoder = partial(ArrowDecoder, spec.selection, spec.start_sample, rows=rows)
     if not head.content.startswith(_MAGIC):
         _check_stream(head.content)
         return Layout((Span(0, head.length),), open_decoder)

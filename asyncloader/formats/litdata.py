@@ -243,7 +243,7 @@ def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int) -> Pl
         except StopIteration as end:
             layout: Layout = end.value
             spans = tuple(Span(start + inside.start, stop + inside.start) for start, stop in layout.spans)
-            return Layout(spans, partial(layout.open_decoder, rows=samples), samples)
+            return Layout(spans, layout.open_decoder, samples)
         except FormatError as error:
             if error.offset is not None:
                 error.offset += inside.start
@@ -364,7 +364,7 @@ def _plan(schema: ChunkSchema, spec: ShardSpec) -> Planning:
             tail = (yield Span(max(head.length - TAIL_BYTES, 0), head.length)).content
         if (rows := find_footer(tail, head.length)) is not None:
             count = int.from_bytes(head.content[:4], "little")
-            return (yield from plan_inside(plan_arrow(spec), rows, head, count))
+            return (yield from plan_inside(plan_arrow(spec, count), rows, head, count))
     return (yield from plan_table(_kind(schema, spec), spec, head))
 
 
