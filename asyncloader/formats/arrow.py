@@ -12,7 +12,6 @@ import io
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -100,13 +99,8 @@ _OLD_COMPRESSION = b"ARROW:experimental_compression"
 _LENGTH_BYTES = 8
 
 
-class MessageKind(IntEnum):
-    """The headers that a message may have, as far as they matter here (``Message.fbs``)."""
-
-    SCHEMA = 1
-    DICTIONARY = 2
-    BATCH = 3
-
+# The headers that a message may have, as far as they matter here.
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 
 CONTINUATION = b"\xff\xff\xff\xff"
 """The beginning of messages since Arrow 0.15."""
@@ -121,7 +115,7 @@ class Message:
     """One message.
 
     Attributes:
-        kind: The kind of its header, mostly a ``MessageKind``.
+        kind: The kind of its header, such as ``_BATCH``.
         prefix: The marker and the length in front of the metadata.
         metadata: A flatbuffer.
         body: The buffers.
@@ -141,7 +135,7 @@ def check_expansion(message: Message, what: str) -> None:
     """
     table = FlatTable(message.metadata, "the metadata of a message")
     batch = table.table(_HEADER)
-    if batch is not None and message.kind == MessageKind.DICTIONARY:
+    if batch is not None and message.kind == _DICTIONARY:
         batch = batch.table(_DATA_OF_DICTIONARY)
     if batch is None or (batch.table(_COMPRESSION) is None and _OLD_COMPRESSION not in message.metadata):
         return
@@ -308,15 +302,15 @@ class ArrowDecoder(Decoder):
             raise FormatError(f"arrow: damaged: expected {self._rows} rows, found {self._row}", offset=at)
 
     def _take(self, message: Message) -> Iterator[Block]:
-        if message.kind == MessageKind.SCHEMA and self._choice is None:
+        if message.kind == _SCHEMA and self._choice is None:
             self._open(message)
-        elif self._choice is None or message.kind not in (MessageKind.DICTIONARY, MessageKind.BATCH):
+        elif self._choice is None or message.kind not in (_DICTIONARY, _BATCH):
             raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
         else:
-            of = "" if message.kind == MessageKind.BATCH else "a dictionary before "
+            of = "" if message.kind == _BATCH else "a dictionary before "
             check_expansion(message, f"arrow: {of}batch {self._batch}")
             self._queue.put(message)
-            if message.kind == MessageKind.BATCH:
+            if message.kind == _BATCH:
                 yield from self._read_batch(self._choice)
 
     def _read_batch(self, choice: Choice) -> Iterator[Block]:

@@ -12,7 +12,7 @@ import math
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
-from ..types import Answer, Layout, Planning, Span
+from ..types import Layout, Planning, Span
 from .compression import Decompressor, describe_whole
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, bring, check_reached
 from .selection import choose_names
@@ -453,7 +453,8 @@ def plan_npy(spec: ShardSpec) -> Planning:
         FormatError: It is no array, truncated, of an unsupported kind, or lacks a wanted field.
     """
     head = yield Span(0, HEAD_BYTES)
-    header = yield from _read_header(head)
+    size = min(header_bytes(head.content, "npy"), head.length)
+    header = parse_rows_header((yield from bring(head, Span(0, size))), "npy")
     stop = header.size_bytes + header.body_bytes
     if head.length != stop:
         raise _other_length(header, head.length)
@@ -502,12 +503,6 @@ def check_held(what: str, arrays: Sequence[ArrayRows]) -> None:
             f"{what}: in Fortran's order rows are spread over all of an array, and {held} bytes would be "
             f"held at once; at most {_MOST_HELD_BYTES} are allowed: save numpy.ascontiguousarray of it"
         )
-
-
-def _read_header(head: Answer) -> Generator[Span, Answer, ArrayHeader]:
-    size = min(header_bytes(head.content, "npy"), head.length)
-    content = yield from bring(head, Span(0, size))
-    return parse_rows_header(content, "npy")
 
 
 def _other_length(header: ArrayHeader, length: int) -> FormatError:

@@ -233,8 +233,7 @@ def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) 
         rows = group.first + group.rows
         is_wanted = group.first < wanted.stop and rows > wanted.start
         if is_wanted and group.rows and (kept is None or group.index in kept):
-            chunks = _chunks_of(group, choice)
-            _check_chunks(chunks, group.index, length - len(footer))
+            chunks = _chunks_of(group, choice, length - len(footer))
             spans.append([Span(chunk.start, chunk.stop) for chunk in chunks])
             groups.append(replace(group, chunks=chunks))
     check_reached(rows, wanted.start, "rows")
@@ -272,26 +271,23 @@ def _check_head(start: bytes, length: int) -> None:
     raise FormatError(f"parquet: expected the magic {_MAGIC!r}, found {start[:4]!r}{hint}", offset=0)
 
 
-def _chunks_of(group: RowGroup, choice: Choice) -> list[ColumnChunk]:
-    """The chunks that pyarrow will read."""
-    if any(chunk.path is None for chunk in group.chunks):
-        raise FormatError(
-            f"parquet: columns of row group {group.index} are encrypted, which is not supported"
-        )
+def _chunks_of(group: RowGroup, choice: Choice, stop: int) -> list[ColumnChunk]:
+    """The chunks that pyarrow will read, each between the magic and ``stop``."""
     prefixes = tuple(f"{name}." for name in choice.read)
-    chunks = [chunk for chunk in group.chunks if f"{chunk.path}.".startswith(prefixes)]
-    return [chunk for chunk in chunks if chunk.stop > chunk.start or chunk.is_encrypted]
-
-
-def _check_chunks(chunks: list[ColumnChunk], group: int, stop: int) -> None:
-    """Refuse chunks that cannot be read, or that are not between the magic and ``stop``."""
-    for chunk in chunks:
-        what = f"column {chunk.path!r} of row group {group}"
+    chunks = []
+    for chunk in group.chunks:
+        if chunk.path is not None and not f"{chunk.path}.".startswith(prefixes):
+            continue
+        what = f"column {chunk.path!r} of row group {group.index}"
         if chunk.is_encrypted:
             raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not supported")
+        if chunk.stop <= chunk.start:
+            continue
         if chunk.file_path:
             raise FormatError(f"parquet: {what} is in another file, {chunk.file_path!r}")
         if not len(_MAGIC) <= chunk.start <= chunk.stop <= stop:
             raise FormatError(
                 f"parquet: damaged: the footer places {what} at bytes {chunk.start} to {chunk.stop} of {stop}"
             )
+        chunks.append(chunk)
+    return chunks
