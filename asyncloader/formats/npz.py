@@ -99,8 +99,10 @@ def _read_directory(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, li
     end = kept or (head.content if length == len(head.content) else b"")
     for size in _END_BYTES if kept is None else [len(kept)]:
         end = yield from bring_end(end, length, size)
+        file = HeldSpans([Span(length - len(end), length)], length)
+        file.feed(end)
         try:
-            with zipfile.ZipFile(HeldSpans((), length, end)) as archive:
+            with zipfile.ZipFile(file) as archive:
                 spec.keep(head, end[archive.start_dir - length :])
                 return archive.infolist()
         # The module does not document what it raises for damaged bytes.

@@ -346,12 +346,10 @@ class MemberPlace:
     Attributes:
         begin: Offset of its body.
         size_bytes: Length of its body.
-        name: None if the index does not state it.
     """
 
     begin: int
     size_bytes: int
-    name: str | None
 
     @property
     def stop(self) -> int:
@@ -436,17 +434,14 @@ def check_member(member: MemberPlace, header: bytes) -> None:
         FormatError: The block is not the header of that member.
     """
     try:
-        name, size_bytes, _ = parse_header(header)
+        _, size_bytes, _ = parse_header(header)
     except FormatError as error:
         raise FormatError(
             f"no member is before byte {member.begin}: {_STALE}", offset=member.begin
         ) from error
-    # A long or non-ASCII name is in an extension, and only a part of it is here.
-    is_short = member.name is not None and member.name.isascii() and len(member.name) < 100
-    if size_bytes != member.size_bytes or (is_short and name != member.name):
+    if size_bytes != member.size_bytes:
         raise FormatError(
-            f"expected {member.name or 'a member'} of {member.size_bytes} bytes at byte {member.begin}, "
-            f"found {name} of {size_bytes}: {_STALE}",
+            f"expected {member.size_bytes} bytes at byte {member.begin}, found {size_bytes}: {_STALE}",
             offset=member.begin,
         )
 
@@ -471,7 +466,7 @@ def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
         offset, size = found[at + 1 : at + 3]
         if not (_is_number(offset) and _is_number(size)):
             raise _fault(number, f"no offset and size: {offset[:40]!r}, {size[:40]!r} (no blanks in names)")
-        members.append(MemberPlace(int(offset), int(size), found[at + 3] if words > 3 else None))
+        members.append(MemberPlace(int(offset), int(size)))
     return members
 
 
