@@ -397,21 +397,30 @@ def plan_arrow(spec: ShardSpec, rows: int | None = None) -> Planning:
     stop = head.length - len(footer)
     table = FlatTable(footer[: -len(_MAGIC) - 4], "the footer")
     dictionaries, batches = (table.structs(field, _BLOCK) for field in (_DICTIONARIES, _BATCHES))
-    first = min((start for start, *_ in (*dictionaries, *batches)), default=stop)
-    if not _STREAM_AT < first <= stop:
-        raise FormatError(f"arrow: damaged: the footer places a batch at byte {first} of {stop}")
+    # Dictionaries first: the batches need them, and polars writes them behind these.
+    blocks = [Span(start, start + metadata + body) for start, metadata, body in (*dictionaries, *batches)]
+    first = min((block.start for block in blocks), default=stop)
+    spans: list[Span] = []
+    for block in (Span(_STREAM_AT, first), *blocks):
+        if not _STREAM_AT <= block.start < block.stop <= stop:
+            raise FormatError(f"arrow: damaged: the footer places a batch at {block} of {stop} bytes")
+        if spans and block.start == spans[-1].stop:
+            spans[-1] = Span(spans[-1].start, block.stop)
+        else:
+            spans.append(block)
     open_decoder = partial(
         open_decoder,
         begin=_STREAM_AT,
         front=_front_of(head.content[_STREAM_AT : _STREAM_AT + 4], first - _STREAM_AT),
         batches=len(batches),
     )
-    return Layout((Span(_STREAM_AT, stop),), open_decoder)
+    return Layout(tuple(spans), open_decoder)
 
 
 def _front_of(start: bytes, schema_bytes: int) -> bytes:
     """What a file lacks before its schema of so many bytes: polars writes it without marker and length."""
-    if start == CONTINUATION or int.from_bytes(start, "little") + 4 == schema_bytes:
+    # Before Arrow 0.15 there was no marker; without batches, an end marker follows.
+    if start == CONTINUATION or schema_bytes - int.from_bytes(start, "little") in (4, 8):
         return b""
     return CONTINUATION + schema_bytes.to_bytes(4, "little")
 

@@ -64,35 +64,40 @@ class TfRecordDecoder(Decoder):
         if self._held_bytes < self._wanted_bytes:
             return
         run, self._held = b"".join(self._held), []
-        begin, block_bytes, masked_crc = self._at, 0, self._masked_crc
+        size, begin, at, block_bytes = len(run), self._at, 0, 0
+        masked_crc, most_bytes = self._masked_crc, self.most_record_bytes
         self._wanted_bytes = _HEAD_BYTES
-        while (at := self._at - begin) + _HEAD_BYTES <= len(run):
+        while at + _HEAD_BYTES <= size:
             length, crc = _HEAD.unpack_from(run, at)
             is_right = masked_crc(run[at : at + 8]) == crc
-            if not is_right or length > self.most_record_bytes:
+            if not is_right or length > most_bytes:
+                self._at = begin + at
                 yield from self._take()
                 raise self._wrong_length(run, length, is_right)
-            if at + _FRAME_BYTES + length > len(run):
+            stop = at + _HEAD_BYTES + length
+            if stop + _CRC.size > size:
                 self._wanted_bytes = _FRAME_BYTES + length
                 break
-            content = run[at + _HEAD_BYTES : at + _HEAD_BYTES + length]
+            content = run[at + _HEAD_BYTES : stop]
             try:
-                if masked_crc(content) != _CRC.unpack_from(run, at + _HEAD_BYTES + length)[0]:
+                if masked_crc(content) != _CRC.unpack_from(run, stop)[0]:
                     raise ValueError("damaged: the bytes of the record have another checksum")
                 sample = _example_of(content)
             except (ValueError, IndexError, OverflowError) as error:
+                self._at = begin + at
                 yield from self._take()
                 self._refuse(error)
             else:
                 self._samples.append(sample)
-                self._ends.append(self._at + _FRAME_BYTES + length)
+                self._ends.append(begin + stop + _CRC.size)
                 block_bytes += length
-            self._at += _FRAME_BYTES + length
+            at = stop + _CRC.size
             if len(self._samples) >= MAX_BLOCK_SAMPLES or block_bytes >= MAX_BLOCK_BYTES:
                 yield from self._take()
                 block_bytes = 0
         yield from self._take()
-        self._held, self._held_bytes = [run[self._at - begin :]], len(run) - (self._at - begin)
+        self._at = begin + at
+        self._held, self._held_bytes = [run[at:]], size - at
 
     def _decode_end(self) -> Iterator[Block]:
         yield from ()
