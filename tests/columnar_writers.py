@@ -16,6 +16,9 @@ def main(folder: Path, rows: int) -> None:
             )
     frame.write_ipc(folder / "polars-file")
     frame.write_ipc_stream(folder / "polars-stream")
+    # The dictionary lies behind the batch.
+    coded = frame.with_columns(polars.col("text").cast(polars.Categorical))
+    coded.write_ipc(folder / "polars-categories", compat_level=polars.CompatLevel.oldest())
     with duckdb.connect() as database:
         for codec in ("uncompressed", "snappy", "gzip", "brotli", "zstd", "lz4_raw"):
             for version in ("V1", "V2"):

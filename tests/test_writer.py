@@ -290,16 +290,16 @@ def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (numpy.int64(3), r"sample['x'] is a numpy.int64, which JSON has no form for; write its .item()"),
-        (numpy.bool_(True), "sample['x'] is a numpy.bool, which JSON has no form for; write its .item()"),
-        ([1, {"y": numpy.arange(3)}], "sample['x'][1]['y'] is a numpy.ndarray, which"),
+        (numpy.int64(3), "field 'x': JSON has no form for a numpy.int64; write its .item()"),
+        (numpy.bool_(True), "field 'x': JSON has no form for a numpy.bool; write its .item()"),
+        ([1, {"y": numpy.arange(3)}], "field 'x': JSON has no form for a numpy.ndarray"),
         (numpy.arange(3), "; write its .tolist()"),
         (numpy.array(3.5), "; write its .item()"),
-        (torch.arange(3), "sample['x'] is a torch.Tensor, which JSON has no form for; write its .tolist()"),
-        ({numpy.int64(3): 1}, "a key of sample['x'] is a numpy.int64"),
-        (b"bytes", "sample['x'] is a bytes, which JSON has no form for; decode it"),
-        (({1, 2},), "sample['x'][0] is a set, which JSON has no form for; write it as a list"),
-        (object(), "sample['x'] is a object, which"),
+        (torch.arange(3), "field 'x': JSON has no form for a torch.Tensor; write its .tolist()"),
+        ({numpy.int64(3): 1}, "field 'x': keys must be str"),
+        (b"bytes", "field 'x': JSON has no form for a bytes; decode it"),
+        (({1, 2},), "field 'x': JSON has no form for a set; write it as a list"),
+        (object(), "field 'x': JSON has no form for a object"),
     ],
 )
 def test_what_json_has_no_form_for_is_named_with_what_to_write(
@@ -313,9 +313,8 @@ def test_what_json_has_no_form_for_is_named_with_what_to_write(
 
 
 def test_a_field_of_json_in_a_tar_names_what_has_no_form_too(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=re.escape("value['n'] is a numpy.int64")) as caught:
+    with pytest.raises(TypeError, match=r"field 'json': JSON has no form for a numpy\.int64"):
         ShardWriter(tmp_path / "s.tar").write({"__key__": "a", "json": {"n": numpy.int64(1)}})
-    assert caught.value.__notes__ == ["while encoding field 'json'"]
 
 
 def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:

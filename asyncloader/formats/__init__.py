@@ -28,7 +28,7 @@ from .parquet import plan_parquet
 from .selection import make_selection
 from .tar import open_tar
 from .tar_layout import ZERO_BLOCK
-from .tfrecord import open_tfrecord
+from .tfrecord import masked_crc32c, open_tfrecord
 
 
 class Format(NamedTuple):
@@ -281,7 +281,7 @@ def check_delimited(delimiter: str | None, names: Iterable[str]) -> None:
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:
-    """Refuse columns or filters for formats without them, and a format that needs pyarrow without it.
+    """Refuse columns or filters for formats without them, and a format whose package is missing.
 
     Args:
         selection: What is wanted.
@@ -289,7 +289,7 @@ def check_selection(selection: Selection, names: Iterable[str]) -> None:
 
     Raises:
         ValueError: A format has no columns, or no filters.
-        ImportError: A format needs pyarrow, which is not installed.
+        ImportError: A format needs a package that is not installed.
     """
     found = dict.fromkeys(names)
     for option, asked, can in (
@@ -303,3 +303,5 @@ def check_selection(selection: Selection, names: Iterable[str]) -> None:
             )
     if any("filters" in formats[name].options for name in found):
         check_pyarrow()
+    if "tfrecord" in found:
+        masked_crc32c()

@@ -1,20 +1,19 @@
-"""Arrow IPC: files (Feather is one) and streams, distinguished by their content.
+"""Arrow IPC: streams, and files (Feather is one), which are a stream with a footer behind it.
 
-The footer of a file states where its batches are. Whole batches are read, whatever columns are wanted. A
-position is the number of rows that were read. Only a batch itself states how many rows it has, so the batches
-before a position are read again, and not converted. pyarrow decodes messages, but it blocks on its file; the
-framing is parsed here, to know when the next message is complete. Offsets in metadata are never trusted.
+Whole batches are read, whatever columns are wanted. A position is the number of rows that were read. Only a
+batch itself states how many rows it has, so the batches before a position are read again, and not converted.
+pyarrow decodes messages, but it blocks on its file; the framing is parsed here, to know when the next message
+is complete. Offsets in metadata are never trusted.
 """
 
 from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..blocks import Block
 from ..errors import FormatError
@@ -24,12 +23,10 @@ from .compression import describe_whole
 from .decoder import (
     ByteQueue,
     Decoder,
-    HeldSpans,
     Selection,
     ShardSpec,
     check_reached,
     check_unpacked,
-    merge,
     read_footer,
 )
 from .selection import Choice, choose, pick
@@ -102,39 +99,8 @@ _OLD_COMPRESSION = b"ARROW:experimental_compression"
 _LENGTH_BYTES = 8
 
 
-class MessageKind(IntEnum):
-    """The headers that a message may have, as far as they matter here (``Message.fbs``)."""
-
-    SCHEMA = 1
-    DICTIONARY = 2
-    BATCH = 3
-
-
-def check_expansion(metadata: bytes, read_body: Callable[[int, int], bytes], what: str) -> None:
-    """Check how large the compressed buffers of a batch or dictionary would become.
-
-    Args:
-        metadata: The metadata of its message.
-        read_body: Returns a number of bytes of the message's body from an offset on; fewer at its end.
-        what: Name of the message, for messages.
-
-    Raises:
-        FormatError: They would take too much memory, or the metadata is damaged.
-    """
-    message = FlatTable(metadata, "the metadata of a message")
-    batch = message.table(_HEADER)
-    if batch is not None and message.number(_KIND, "<B") == MessageKind.DICTIONARY:
-        batch = batch.table(_DATA_OF_DICTIONARY)
-    if batch is None or (batch.table(_COMPRESSION) is None and _OLD_COMPRESSION not in metadata):
-        return
-    found = claimed = 0
-    for at, length in batch.structs(_BUFFERS, _BUFFER):
-        content = read_body(at, _LENGTH_BYTES) if length >= _LENGTH_BYTES and at >= 0 else b""
-        if len(content) == _LENGTH_BYTES:
-            found += length
-            claimed += max(int.from_bytes(content, "little", signed=True), 0)  # -1: not compressed
-    check_unpacked(what, found, claimed, "; otherwise write smaller batches")
-
+# The headers that a message may have, as far as they matter here.
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 
 CONTINUATION = b"\xff\xff\xff\xff"
 """The beginning of messages since Arrow 0.15."""
@@ -149,7 +115,7 @@ class Message:
     """One message.
 
     Attributes:
-        kind: The kind of its header, mostly a ``MessageKind``.
+        kind: The kind of its header, such as ``_BATCH``.
         prefix: The marker and the length in front of the metadata.
         metadata: A flatbuffer.
         body: The buffers.
@@ -161,16 +127,40 @@ class Message:
     body: bytes
 
 
+def check_expansion(message: Message, what: str) -> None:
+    """Check how large the compressed buffers of a batch or dictionary would become.
+
+    Raises:
+        FormatError: They would take too much memory, or the metadata is damaged.
+    """
+    table = FlatTable(message.metadata, "the metadata of a message")
+    batch = table.table(_HEADER)
+    if batch is not None and message.kind == _DICTIONARY:
+        batch = batch.table(_DATA_OF_DICTIONARY)
+    if batch is None or (batch.table(_COMPRESSION) is None and _OLD_COMPRESSION not in message.metadata):
+        return
+    found = claimed = 0
+    for at, length in batch.structs(_BUFFERS, _BUFFER):
+        content = message.body[at : at + _LENGTH_BYTES] if length >= _LENGTH_BYTES and at >= 0 else b""
+        if len(content) == _LENGTH_BYTES:
+            found += length
+            claimed += max(int.from_bytes(content, "little", signed=True), 0)  # -1: not compressed
+    check_unpacked(what, found, claimed, "; otherwise write smaller batches")
+
+
 class Messages:
     """Cuts a stream into messages; feed it bytes in any chunking.
 
+    Args:
+        at: Offset in the shard of the first byte that will be fed.
+
     Attributes:
-        at: Offset behind the last message, from the first byte fed.
+        at: Offset behind the last message.
         ended: Whether the end marker came, a length of 0.
     """
 
-    def __init__(self) -> None:
-        self.at = 0
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
         self.ended = False
         self._held = ByteQueue()
         self._prefix = b""
@@ -182,7 +172,7 @@ class Messages:
         """Whether a message has begun and is not complete."""
         return not self.ended and (bool(self._prefix) or self._held.size_bytes > 0)
 
-    def feed(self, chunk: bytes) -> Iterator[Message]:
+    def feed(self, chunk: bytes | memoryview) -> Iterator[Message]:
         """The messages that ``chunk`` completes.
 
         Raises:
@@ -234,111 +224,6 @@ def _header_of(metadata: bytes, offset: int) -> tuple[int, int]:
     return kind, body_bytes
 
 
-class MessagePlace(NamedTuple):
-    """Where a message is in a file: its metadata from ``start``, its body from ``body`` up to ``stop``."""
-
-    start: int
-    body: int
-    stop: int
-
-
-class _BatchesDecoder(Decoder):
-    """Decode record batches.
-
-    Args:
-        selection: Which columns and rows are wanted.
-        start_sample: Rows of the shard that were already read.
-    """
-
-    def __init__(self, selection: Selection, start_sample: int) -> None:
-        self._selection = selection
-        self._start = start_sample
-        self._row = 0
-
-    def _pick(self, what: str, choice: Choice, read: Callable[[], Any]) -> Iterator[Block]:
-        """The blocks of the next batch."""
-        with pyarrow_errors(f"arrow: {what}", self._row):
-            batch = read()
-            batch.validate(full=True)  # pyarrow would follow any offset
-            first, self._row = self._row, self._row + len(batch)
-            if self._row > self._start:
-                yield from pick(batch, first, self._start, choice)
-
-
-class ArrowFileDecoder(_BatchesDecoder):
-    """Decode the record batches of a file as they come.
-
-    Args:
-        open_file: Makes the file that the bytes are put into; it has the footer.
-        places: The places of each batch, and before it of the dictionaries that come with it.
-        complete: For each batch, the number of fed bytes after which it is complete, with its dictionaries.
-        selection: Which columns and rows are wanted.
-        start_sample: Rows of the shard that were already read.
-    """
-
-    def __init__(
-        self,
-        open_file: Callable[[], HeldSpans],
-        places: Sequence[Sequence[MessagePlace]],
-        complete: Sequence[int],
-        selection: Selection,
-        start_sample: int,
-    ) -> None:
-        super().__init__(selection, start_sample)
-        self._file = open_file()
-        self._places = places
-        self._complete = complete
-        self._opened: tuple[Any, Choice] | None = None
-        self._batch = 0
-
-    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        self._file.feed(chunk)
-        while self._batch < len(self._complete) and self._complete[self._batch] <= self._file.fed:
-            yield from self._decode_batch()
-            self._file.drop(self._complete[self._batch])
-            self._batch += 1
-
-    def _decode_end(self) -> Iterator[Block]:
-        yield from ()
-        self._open()  # for the errors of a shard without batches
-        if self._batch < len(self._complete):
-            raise FormatError("arrow: truncated within a batch", sample=self._row)
-        check_reached(self._row, self._start, "rows")
-
-    def _decode_batch(self) -> Iterator[Block]:
-        reader, choice = self._open()
-        for place in self._places[self._batch]:
-            self._check(place)
-        yield from self._pick(f"batch {self._batch}", choice, lambda: reader.get_batch(self._batch))
-
-    def _check(self, place: MessagePlace) -> None:
-        """Check what a message claims before pyarrow trusts it."""
-        content = self._read(place.start, place.body - place.start)
-        prefix_bytes = 8 if content.startswith(CONTINUATION) else 4  # before Arrow 0.15 only the length
-        check_expansion(
-            content[prefix_bytes:],
-            lambda at, size: self._read(place.body + at, min(size, place.stop - place.body - at)),
-            f"arrow: batch {self._batch}",
-        )
-
-    def _read(self, at: int, size: int) -> bytes:
-        self._file.seek(at)
-        return self._file.read(max(size, 0))
-
-    def _open(self) -> tuple[Any, Choice]:
-        """pyarrow's reader, and what is wanted of the schema that it found."""
-        import pyarrow.ipc
-
-        if self._opened is None:
-            with pyarrow_errors("arrow: the footer"):
-                schema = pyarrow.ipc.open_file(self._file).schema
-            choice = choose(self._selection, schema)
-            with pyarrow_errors("arrow: the footer"):
-                reader = pyarrow.ipc.open_file(self._file, options=read_options(schema, choice))
-            self._opened = reader, choice
-        return self._opened
-
-
 def read_options(schema: Any, choice: Choice) -> Any:
     """Options that make pyarrow decode only the wanted columns, in this thread."""
     import pyarrow.ipc
@@ -349,19 +234,46 @@ def read_options(schema: Any, choice: Choice) -> Any:
     return pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
 
 
-class ArrowStreamDecoder(_BatchesDecoder):
-    """Decode the record batches of a stream as they come."""
+class ArrowDecoder(Decoder):
+    """Decode the record batches of a stream as they come.
 
-    def __init__(self, selection: Selection, start_sample: int = 0) -> None:
-        super().__init__(selection, start_sample)
-        self._messages = Messages()
+    Args:
+        selection: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were already read.
+        begin: Offset in the shard of the first byte that will be fed.
+        front: Bytes of the stream that the shard lacks there.
+        batches: How many batches there are, by the footer of a file; None for a stream, which ends with its
+            end marker.
+        rows: How many rows there should be; None if nothing else states it.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        start_sample: int = 0,
+        *,
+        begin: int = 0,
+        front: bytes = b"",
+        batches: int | None = None,
+        rows: int | None = None,
+    ) -> None:
+        self._selection = selection
+        self._start = start_sample
+        self._row = 0
+        self._messages = Messages(begin - len(front))
+        self._front = front
+        self._batches = batches
+        self._rows = rows
+        self._batch = 0
         self._queue = _Queue()
         self._reader: Any = None
         self._choice: Choice | None = None
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        for message in self._messages.feed(bytes(chunk)):
-            yield from self._take(message)
+        front, self._front = self._front, b""
+        for piece in (front, chunk):
+            for message in self._messages.feed(piece):
+                yield from self._take(message)
 
     def _decode_end(self) -> Iterator[Block]:
         yield from ()
@@ -372,26 +284,44 @@ class ArrowStreamDecoder(_BatchesDecoder):
             raise FormatError("arrow: truncated: the shard ends before its schema", offset=at)
         # pyarrow takes the end of the bytes for the end of the stream, so a truncated stream would look
         # whole.
-        if not self._messages.ended:
+        if self._batches is None and not self._messages.ended:
             raise FormatError(
                 "arrow: the stream stops before its end marker: it is truncated, or its writer was never "
                 "closed; fetch or write it again",
                 offset=at,
                 sample=self._row,
             )
+        if self._batches not in (None, self._batch):
+            raise FormatError(
+                f"arrow: damaged: the footer lists {self._batches} batches, found {self._batch}",
+                offset=at,
+                sample=self._row,
+            )
         check_reached(self._row, self._start, "rows")
+        if self._rows not in (None, self._row):
+            raise FormatError(f"arrow: damaged: expected {self._rows} rows, found {self._row}", offset=at)
 
     def _take(self, message: Message) -> Iterator[Block]:
-        if message.kind == MessageKind.SCHEMA and self._choice is None:
+        if message.kind == _SCHEMA and self._choice is None:
             self._open(message)
-        elif self._choice is None or message.kind not in (MessageKind.DICTIONARY, MessageKind.BATCH):
+        elif self._choice is None or message.kind not in (_DICTIONARY, _BATCH):
             raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
         else:
-            what = "arrow: a batch" if message.kind == MessageKind.BATCH else "arrow: a dictionary"
-            check_expansion(message.metadata, lambda at, size: message.body[at : at + size], what)
+            of = "" if message.kind == _BATCH else "a dictionary before "
+            check_expansion(message, f"arrow: {of}batch {self._batch}")
             self._queue.put(message)
-            if message.kind == MessageKind.BATCH:
-                yield from self._pick("a batch", self._choice, self._reader.read_next_batch)
+            if message.kind == _BATCH:
+                yield from self._read_batch(self._choice)
+
+    def _read_batch(self, choice: Choice) -> Iterator[Block]:
+        """The blocks of the next batch."""
+        with pyarrow_errors(f"arrow: batch {self._batch}", self._row):
+            batch = self._reader.read_next_batch()
+            batch.validate(full=True)  # pyarrow would follow any offset
+            first, self._row = self._row, self._row + len(batch)
+            self._batch += 1
+            if self._row > self._start:
+                yield from pick(batch, first, self._start, choice)
 
     def _open(self, message: Message) -> None:
         import pyarrow.ipc
@@ -438,13 +368,20 @@ _MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
 _HEAD_BYTES = 4 << 10
 
+# Behind the magic and two zeros.
+_STREAM_AT = 8
+
 # Offset, length of the metadata, and length of the body (``File.fbs``).
 _BLOCK = "<qi4xq"
 _DICTIONARIES, _BATCHES = 2, 3
 
 
-def plan_arrow(spec: ShardSpec) -> Planning:
+def plan_arrow(spec: ShardSpec, rows: int | None = None) -> Planning:
     """Plan what to read of a shard of Arrow IPC; all of it, since only a batch states how many rows it has.
+
+    Args:
+        spec: What is wanted.
+        rows: See ``ArrowDecoder``.
 
     Raises:
         FormatError: It is no Arrow IPC, or it is truncated.
@@ -452,29 +389,40 @@ def plan_arrow(spec: ShardSpec) -> Planning:
     """
     arrow()
     head = yield Span(0, _HEAD_BYTES)
+    open_decoder = partial(ArrowDecoder, spec.selection, spec.start_sample, rows=rows)
     if not head.content.startswith(_MAGIC):
         _check_stream(head.content)
-        return Layout((Span(0, head.length),), partial(ArrowStreamDecoder, spec.selection, spec.start_sample))
+        return Layout((Span(0, head.length),), open_decoder)
     footer = yield from read_footer("arrow", _MAGIC, head, spec)
+    stop = head.length - len(footer)
     table = FlatTable(footer[: -len(_MAGIC) - 4], "the footer")
-    # Dictionaries first: the batches need them, wherever they are.
-    dictionaries, batches = (
-        [_place_of(block, head.length - len(footer)) for block in table.structs(field, _BLOCK)]
-        for field in (_DICTIONARIES, _BATCHES)
+    dictionaries, batches = (table.structs(field, _BLOCK) for field in (_DICTIONARIES, _BATCHES))
+    # Dictionaries first: the batches need them, and polars writes them behind these.
+    blocks = [Span(start, start + metadata + body) for start, metadata, body in (*dictionaries, *batches)]
+    first = min((block.start for block in blocks), default=stop)
+    spans: list[Span] = []
+    for block in (Span(_STREAM_AT, first), *blocks):
+        if not _STREAM_AT <= block.start < block.stop <= stop:
+            raise FormatError(f"arrow: damaged: the footer places a batch at {block} of {stop} bytes")
+        if spans and block.start == spans[-1].stop:
+            spans[-1] = Span(spans[-1].start, block.stop)
+        else:
+            spans.append(block)
+    open_decoder = partial(
+        open_decoder,
+        begin=_STREAM_AT,
+        front=_front_of(head.content[_STREAM_AT : _STREAM_AT + 4], first - _STREAM_AT),
+        batches=len(batches),
     )
-    groups = [[*dictionaries, batches[0]], *([batch] for batch in batches[1:])] if batches else []
-    merged, complete = merge([[Span(place.start, place.stop) for place in group] for group in groups])
-    file = partial(HeldSpans, merged, head.length, footer)
-    decoder = partial(ArrowFileDecoder, file, groups, complete, spec.selection, spec.start_sample)
-    return Layout(tuple(merged), decoder)
+    return Layout(tuple(spans), open_decoder)
 
 
-def _place_of(block: tuple[int, ...], stop: int) -> MessagePlace:
-    start, metadata_bytes, body_bytes = block
-    end = start + metadata_bytes + body_bytes
-    if min(start, metadata_bytes, body_bytes) < 0 or not start < end <= stop:
-        raise FormatError(f"arrow: damaged: the footer places a batch at bytes {start} to {end} of {stop}")
-    return MessagePlace(start, start + metadata_bytes, end)
+def _front_of(start: bytes, schema_bytes: int) -> bytes:
+    """What a file lacks before its schema of so many bytes: polars writes it without marker and length."""
+    # Before Arrow 0.15 there was no marker; without batches, an end marker follows.
+    if start == CONTINUATION or schema_bytes - int.from_bytes(start, "little") in (4, 8):
+        return b""
+    return CONTINUATION + schema_bytes.to_bytes(4, "little")
 
 
 def _check_stream(start: bytes) -> None:

@@ -206,11 +206,11 @@ class _CompressedMember(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-class _GzipMember:
+class _ZlibMember:
     """zlib's object with the protocol of its younger siblings."""
 
-    def __init__(self) -> None:
-        self._object = zlib.decompressobj(wbits=31)
+    def __init__(self, wbits: int) -> None:
+        self._object = zlib.decompressobj(wbits)
         self.needs_input = True
 
     @property
@@ -231,15 +231,16 @@ class _GzipMember:
 _Codec = tuple[Callable[[], _CompressedMember], bytes, int]
 # How to open a member, the bytes it may begin with, and the unit of zero padding between members.
 _CODECS: dict[str, _Codec] = {
-    "gzip": (_GzipMember, b"\x1f", 1),
+    "gzip": (partial(_ZlibMember, 31), b"\x1f", 1),
     "zstd": (ZstdFrame, b"\x28" + bytes(range(0x50, 0x60)), 0),
     "xz": (partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY_BYTES), b"\xfd", 4),
     "bzip2": (bz2.BZ2Decompressor, b"B", 0),
-    # Its content does not identify it: only its name does.
+    # Their content does not identify them.
     "brotli": (BrotliStream, bytes(range(256)), 0),
+    "deflate": (partial(_ZlibMember, -zlib.MAX_WBITS), bytes(range(256)), 0),
 }
 # Formats of one stream only: any byte may begin another, so bytes that follow would be read as one.
-_ALONE = frozenset({"brotli"})
+_ALONE = frozenset({"brotli", "deflate"})
 _SIGNATURES = (
     ("gzip", b"\x1f\x8b\x08"),
     ("zstd", b"\x28\xb5\x2f\xfd"),
@@ -278,7 +279,7 @@ class Decompressor:
     """Feed compressed bytes, get pieces of at most 1 MiB.
 
     Args:
-        name: "gzip", "zstd", "xz", "bzip2" or "brotli".
+        name: "gzip", "zstd", "xz", "bzip2", "brotli" or "deflate".
 
     Attributes:
         fed: How many compressed bytes were used, the same for each piece in any chunking.

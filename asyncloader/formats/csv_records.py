@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from functools import partial
+from typing import ClassVar
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
@@ -52,19 +53,19 @@ class CsvDecoder(Decoder):
     Args:
         start_sample: Only 0.
         start_byte: Only 0.
-        max_record_bytes: The longest record. 256 MiB as for lines: a quote that is never closed makes one
-            record of everything that follows.
         delimiter: What separates fields. None for ``usual``; then it is an error if the first record is one
             name with another common delimiter in it, since the samples would have one field of that name.
         usual: The delimiter for the suffix of the shard.
     """
+
+    #: As for lines: a quote that is never closed makes one record of everything that follows.
+    most_record_bytes: ClassVar[int] = 256 << 20
 
     def __init__(
         self,
         *,
         start_sample: int = 0,
         start_byte: int = 0,
-        max_record_bytes: int = 256 << 20,
         delimiter: str | None = None,
         usual: str = ",",
     ) -> None:
@@ -72,10 +73,9 @@ class CsvDecoder(Decoder):
         self._is_said = delimiter is not None
         if start_sample or start_byte:
             raise ValueError("CSV is read from its beginning, where the names are")
-        self._max_record_bytes = max_record_bytes
         # Python's limit is for the whole process, and 128 KiB by default: a longer text would be an error.
-        if csv.field_size_limit() < max_record_bytes:
-            csv.field_size_limit(max_record_bytes)
+        if csv.field_size_limit() < self.most_record_bytes:
+            csv.field_size_limit(self.most_record_bytes)
         self._begun = False
         self._open: list[bytes] = []  # of a record that has not ended
         self._open_bytes = 0
@@ -88,12 +88,12 @@ class CsvDecoder(Decoder):
         chunk = bytes(chunk)
         self._open.append(chunk)
         self._open_bytes += len(chunk)
-        is_much = self._open_bytes > self._max_record_bytes
+        is_much = self._open_bytes > self.most_record_bytes
         # An open record is parsed again only when it has doubled, not for each chunk.
         if is_much or (b"\n" in chunk and self._open_bytes >= self._retry_bytes):
             yield from self._parse(is_end=False)
-        if self._open_bytes > self._max_record_bytes:
-            what = f"csv: a record of more than {self._max_record_bytes} bytes; is a quote not closed?"
+        if self._open_bytes > self.most_record_bytes:
+            what = f"csv: a record of more than {self.most_record_bytes} bytes; is a quote not closed?"
             raise self._located(FormatError(what))
 
     def _decode_end(self) -> Iterator[Block]:

@@ -451,14 +451,12 @@ class HeldSpans(io.RawIOBase):
     Args:
         spans: What will be fed, in this order.
         length: Length of the file.
-        end: Its last bytes, which it has from the beginning and keeps.
     """
 
-    def __init__(self, spans: Sequence[Span], length: int, end: bytes = b"") -> None:
+    def __init__(self, spans: Sequence[Span], length: int) -> None:
         super().__init__()
         self._to_come = deque(spans)
         self._length = length
-        self._end = end
         # Offset in the file, bytes, and how many bytes had been fed by their end.
         self._pieces: deque[tuple[int, memoryview, int]] = deque()
         self._at = 0
@@ -498,7 +496,7 @@ class HeldSpans(io.RawIOBase):
         """The bytes from here on; fewer than ``size`` if some are not held."""
         stop = self._length if size < 0 else self._at + size
         found: list[bytes | memoryview] = []
-        for start, content, _ in (*self._pieces, (self._length - len(self._end), memoryview(self._end), 0)):
+        for start, content, _ in self._pieces:
             if self._at < stop and start <= self._at < start + len(content):
                 begin = self._at - start
                 part = content[begin : begin + stop - self._at]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from ..errors import StoreError
@@ -49,9 +50,9 @@ def open_digest(algorithm: str) -> Digest | None:
     if algorithm not in ALGORITHMS:
         return None
     if algorithm == "crc32":
-        return _Crc32()
+        return _Crc(lambda value, chunk: zlib.crc32(chunk, value))
     if algorithm == "crc32c":
-        return None if (module := crc32c_in_c()) is None else _Crc32c(module)
+        return None if (module := crc32c_in_c()) is None else _Crc(partial(_extend, module))
     if algorithm.startswith("xxh"):
         return _open_xxhash(algorithm)
     try:
@@ -111,12 +112,15 @@ class Verifier:
             )
 
 
-class _Crc32:
-    def __init__(self) -> None:
+class _Crc:
+    """A checksum of 32 bits; ``extend`` computes it of one more chunk."""
+
+    def __init__(self, extend: Callable[[int, Buffer], int]) -> None:
+        self._extend = extend
         self._value = 0
 
     def update(self, chunk: Buffer, /) -> None:
-        self._value = zlib.crc32(chunk, self._value)
+        self._value = self._extend(self._value, chunk)
 
     def digest(self) -> bytes:
         return self._value.to_bytes(4, "big")
@@ -134,15 +138,9 @@ def crc32c_in_c() -> Any:
     return google_crc32c if google_crc32c.implementation == "c" else None
 
 
-class _Crc32c:
-    """google-crc32c's object, which takes only ``bytes``."""
-
-    def __init__(self, module: Any) -> None:
-        self._checksum: Digest = module.Checksum()
-        self.digest = self._checksum.digest
-
-    def update(self, chunk: Buffer, /) -> None:
-        self._checksum.update(chunk if type(chunk) is bytes else bytes(chunk))
+def _extend(module: Any, value: int, chunk: Buffer) -> int:
+    extended: int = module.extend(value, chunk if type(chunk) is bytes else bytes(chunk))
+    return extended
 
 
 def _open_xxhash(algorithm: str) -> Digest | None:

@@ -12,10 +12,10 @@ import io
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +178,12 @@ def encode_jsonl_sample(sample: Mapping[str, Any], *, allow_nan: bool = True) ->
         if not isinstance(field, str):  # JSON would turn a number into text, and two fields into one
             raise TypeError(f"a field of a sample must have a str for its name, not {field!r}")
     plain = {key: value for key, value in sample.items() if key != "__url__"}
-    return _dump_json(plain, "sample", allow_nan) + b"\n"
+    try:
+        return _dump_json(plain, allow_nan) + b"\n"
+    except TypeError:
+        for field, value in plain.items():
+            _encode_by(partial(_dump_json, allow_nan=allow_nan), field, value)
+        raise
 
 
 def encode_tar_sample(sample: Mapping[str, Any]) -> bytes:
@@ -283,44 +288,26 @@ def _encode_field(field: str, value: Any) -> bytes:
             f"field {field!r} must be bytes, not {type(value).__name__}; values are encoded in fields "
             f"that end with {', '.join(encoders)}"
         )
+    return _encode_by(encode, field, value)
+
+
+def _encode_by(encode: Callable[[Any], bytes], field: str, value: Any) -> bytes:
     try:
         return encode(value)
     except TypeError as error:
-        error.add_note(f"while encoding field {field!r}")
-        raise
+        raise TypeError(f"field {field!r}: {error}") from error
 
 
-def _dump_json(value: Any, name: str = "value", allow_nan: bool = True) -> bytes:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=allow_nan, separators=(",", ":")).encode(
-            "utf-8"
-        )
-    except TypeError:
-        unfit = _find_unfit(value, name)
-        if unfit is None:
-            raise
-    where, found = unfit
-    kind = f"{type(found).__module__}.{type(found).__qualname__}".removeprefix("builtins.")
-    raise TypeError(f"{where} is a {kind}, which JSON has no form for; {_fit_form(found)}")
+def _dump_json(value: Any, allow_nan: bool = True) -> bytes:
+    text = json.dumps(
+        value, ensure_ascii=False, allow_nan=allow_nan, separators=(",", ":"), default=_refuse_value
+    )
+    return text.encode("utf-8")
 
 
-def _find_unfit(value: Any, where: str) -> tuple[str, Any] | None:
-    """A value that JSON has no form for, and the path to it from ``where``."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str | int | float | None):
-                return f"a key of {where}", key
-        items = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value)
-    else:
-        return None if isinstance(value, str | int | float | None) else (where, value)
-    for key, item in items:
-        unfit = _find_unfit(item, f"{where}[{key!r}]")
-        if unfit is not None:
-            return unfit
-    return None
+def _refuse_value(value: Any) -> NoReturn:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise TypeError(f"JSON has no form for a {kind}; {_fit_form(value)}")
 
 
 def _fit_form(value: Any) -> str:

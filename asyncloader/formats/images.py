@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Columns of JPEG and PNG hold whatever bytes their writer was given. For some other formats Pillow starts
-# programs, or follows references. Those of the second row are tried only if it is none of the first: for them
-# Pillow imports all its plugins.
-_COMMON = ("JPEG", "PNG", "GIF", "BMP")
-_OTHERS = ("WEBP", "TIFF")
+# programs, or follows references. For the last two it imports all its plugins, if it is none of the others.
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 
 # For images without a pixel: Pillow allocates eight bytes for each row, even of no pixels.
 _MOST_EMPTY_SIDE = 64
@@ -67,14 +65,9 @@ def encoded(content: bytes) -> Any:
     """
     pillow = _pillow()
     try:
-        try:
-            return pillow.open(io.BytesIO(content), formats=_COMMON)
-        except pillow.UnidentifiedImageError:
-            pillow.init()
-            others = [name for name in _OTHERS if name in pillow.OPEN]
-            return pillow.open(io.BytesIO(content), formats=others)
+        return pillow.open(io.BytesIO(content), formats=_FORMATS)
     except Exception as error:  # Pillow's readers raise any type for damaged files
-        raise ValueError(f"no image of {', '.join((*_COMMON, *_OTHERS))}") from error
+        raise ValueError(f"no image of {', '.join(_FORMATS)}") from error
 
 
 def listed(make: Callable[[bytes], Any], content: bytes) -> list[Any]:

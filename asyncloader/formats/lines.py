@@ -42,14 +42,12 @@ class LineDecoder(Decoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_line_bytes: The longest line. The default of 256 MiB is far above any record seen in
-            practice, and keeps a shard without lines from filling the memory.
         pass_over: Called for each line that is no sample, with the error that would be raised; the line keeps
             its index. None: the error is raised.
-
-    Raises:
-        ValueError: An argument is negative.
     """
+
+    #: Far above any record seen in practice; keeps a shard without lines from filling the memory.
+    most_line_bytes: ClassVar[int] = 256 << 20
 
     # Whether blank lines are samples.
     _blanks_count: ClassVar[bool]
@@ -59,18 +57,14 @@ class LineDecoder(Decoder):
         *,
         start_sample: int = 0,
         start_byte: int = 0,
-        max_line_bytes: int = 256 << 20,
         pass_over: PassOver | None = None,
     ) -> None:
-        if min(start_sample, start_byte, max_line_bytes) < 0:
-            raise ValueError("start_sample, start_byte and max_line_bytes must be 0 or more")
         self._index = start_sample
         # The line after the last block; unknown if blank lines may be before the start.
         known = self._blanks_count or not (start_sample or start_byte)
         self._line = start_sample + 1 if known else None
         self._blanks: dict[int, int] = {}
         self._at = start_byte  # offset of the line that is open
-        self._max_line_bytes = max_line_bytes
         self._pass_over = pass_over
         self._open: list[bytes | memoryview] = []
         self._open_bytes = 0
@@ -104,13 +98,13 @@ class LineDecoder(Decoder):
 
     def _hold(self, piece: memoryview) -> None:
         self._open_bytes += len(piece)
-        if self._open_bytes > self._max_line_bytes:
+        if self._open_bytes > self.most_line_bytes:
             raise self._too_long()
         # A view takes more memory than few bytes do.
         self._open.append(piece if len(piece) > 512 else bytes(piece))
 
     def _too_long(self) -> FormatError:
-        return FormatError(f"a line of more than max_line_bytes={self._max_line_bytes}")
+        return FormatError(f"a line of more than {self.most_line_bytes} bytes")
 
     def _decode_end(self) -> Iterator[Block]:
         line = b"".join(self._open)
@@ -131,7 +125,7 @@ class LineDecoder(Decoder):
         if self._at == 0 and lines[0].startswith(_BOM):
             self._at = len(_BOM)
             lines[0] = lines[0][len(_BOM) :]
-        limit = self._max_line_bytes
+        limit = self.most_line_bytes
         for start in range(0, len(lines), MAX_BLOCK_SAMPLES):
             run = lines[start : start + MAX_BLOCK_SAMPLES]
             lengths = list(map(len, run))
@@ -212,10 +206,6 @@ class TextDecoder(LineDecoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_line_bytes: See ``LineDecoder``.
-
-    Raises:
-        ValueError: An argument is negative.
     """
 
     _blanks_count = True
@@ -370,7 +360,6 @@ class JsonlDecoder(LineDecoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_line_bytes: See ``LineDecoder``.
         columns: Make columns if they are faster than rows. Rows that are made of them are the same, but
             slower.
 
@@ -390,7 +379,7 @@ class JsonlDecoder(LineDecoder):
         # strings. So if all newlines are like this, each line has at least one value; and if there are as
         # many values as lines, each line has one.
         parsed = None
-        if run.startswith(b"{") and len(run) <= self._max_line_bytes:
+        if run.startswith(b"{") and len(run) <= self.most_line_bytes:
             characters = np.frombuffer(run + b"\n", np.uint8)
             line_ends = np.flatnonzero(characters == _NEWLINE)
             inner = line_ends[:-1]

@@ -14,7 +14,6 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..blocks import Block
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .arrow import plan_arrow
@@ -228,7 +227,7 @@ def find_footer(tail: bytes, length: int) -> Span | None:
     return Span(stop - size, stop)
 
 
-def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start: int) -> Planning:
+def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int) -> Planning:
     """The plan of a file inside of a chunk, as a plan of the chunk.
 
     Args:
@@ -236,7 +235,6 @@ def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start
         inside: Where the file is.
         known: The beginning of the chunk, which is not requested twice.
         samples: How many samples the chunk claims.
-        start: How many of them were already read.
     """
     answer: Answer | None = None
     while True:
@@ -245,7 +243,7 @@ def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start
         except StopIteration as end:
             layout: Layout = end.value
             spans = tuple(Span(start + inside.start, stop + inside.start) for start, stop in layout.spans)
-            return Layout(spans, partial(_RowsDecoder, layout.open_decoder, samples, start), samples)
+            return Layout(spans, layout.open_decoder, samples)
         except FormatError as error:
             if error.offset is not None:
                 error.offset += inside.start
@@ -253,38 +251,6 @@ def plan_inside(plan: Planning, inside: Span, known: Answer, samples: int, start
         span = Span(asked.start + inside.start, min(asked.stop + inside.start, inside.stop))
         content = yield from bring(known, span)
         answer = Answer(content, inside.stop - inside.start, known.version)
-
-
-class _RowsDecoder(Decoder):
-    """Check the rows of a file against the number of samples of its chunk.
-
-    Args:
-        open_rows: Makes the decoder of the file.
-        samples: The expected number of samples.
-        start: The first sample that comes.
-    """
-
-    def __init__(self, open_rows: Callable[[], Decoder], samples: int, start: int) -> None:
-        self._rows = open_rows()
-        self._samples = samples
-        self._reached = start
-
-    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        return self._watched(self._rows.feed(chunk))
-
-    def _decode_end(self) -> Iterator[Block]:
-        yield from self._watched(self._rows.finish())
-        if self._reached != self._samples:
-            raise FormatError(
-                f"litdata: damaged: the chunk has {self._samples} samples, and the rows in it end at "
-                f"{self._reached}",
-                offset=0,
-            )
-
-    def _watched(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        for block in blocks:
-            self._reached = block.trail.place(len(block) - 1).sample + 1
-            yield block
 
 
 _DECODE: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
@@ -398,7 +364,7 @@ def _plan(schema: ChunkSchema, spec: ShardSpec) -> Planning:
             tail = (yield Span(max(head.length - TAIL_BYTES, 0), head.length)).content
         if (rows := find_footer(tail, head.length)) is not None:
             count = int.from_bytes(head.content[:4], "little")
-            return (yield from plan_inside(plan_arrow(spec), rows, head, count, spec.start_sample))
+            return (yield from plan_inside(plan_arrow(spec, count), rows, head, count))
     return (yield from plan_table(_kind(schema, spec), spec, head))
 
 

@@ -12,9 +12,10 @@ import math
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 
 from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
-from ..types import Answer, Layout, Planning, Span
-from .compression import describe_whole
+from ..types import Layout, Planning, Span
+from .compression import Decompressor, describe_whole
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, bring, check_reached
 from .selection import choose_names
 
@@ -75,11 +76,6 @@ class ArrayHeader:
     @property
     def row_bytes(self) -> int:
         return self.dtype.itemsize * math.prod(self.shape[1:])
-
-    @property
-    def columns(self) -> int:
-        """The number of runs in Fortran's order, each with one element of every row."""
-        return math.prod(self.shape[1:])
 
     @property
     def body_bytes(self) -> int:
@@ -207,12 +203,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-# Steps and pieces of deflated bytes, from the first byte on, as in ``compression``: the output before corrupt
-# bytes raise does not depend on how they were cut into chunks.
-_STEP_BYTES = 1 << 16
-_PIECE_BYTES = 1 << 20
-
-
 class Stored:
     """Bytes that are stored without compression.
 
@@ -268,14 +258,13 @@ class Deflated(Stored):
         self._size_bytes = size_bytes
         self._skip = skip_bytes
         self._made = 0
-        self._stored = ByteQueue()
-        self._inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        self._tail: bytes = b""
-        self._may_hold_more = False
+        self._stored: deque[memoryview] = deque()
+        self._decompressor = Decompressor("deflate")
+        self._pieces: Iterator[bytes] = iter(())
 
     def put(self, chunk: memoryview) -> None:
         """Add the next bytes."""
-        self._stored.put(chunk)
+        self._stored.append(chunk)
 
     def available(self, most_bytes: int) -> int:
         """Expand until so many bytes are there, or all that have come; returns how many there are."""
@@ -285,35 +274,33 @@ class Deflated(Stored):
         return self._held.size_bytes
 
     def finish(self) -> str | None:
-        while self.fault is None and self._expand():
+        while self._expand():
             self._held.take(self._held.size_bytes)
         if self.fault is None and self._made != self._size_bytes:
             return f"expected {self._size_bytes} bytes when it is inflated, found {self._made}"
         return self.fault or super().finish()
 
     def _expand(self) -> bool:
-        """Expand one step; False if nothing can be expanded of what has come."""
-        if self.fault is not None or self._inflater.eof:
+        """Expand one piece; False if nothing can be expanded of what has come."""
+        if self.fault is not None:
             return False
-        if not self._tail and not self._may_hold_more:
-            step = min(_STEP_BYTES, self._left)
-            if not step or self._stored.size_bytes < step:
-                return False
-            self._left -= step
-            self._tail = b"".join(self._stored.take(step))
         try:
-            piece = self._inflater.decompress(self._tail, _PIECE_BYTES)
-        except zlib.error as error:
-            self.fault = f"corrupt deflated bytes: {error}"
+            while (piece := next(self._pieces, None)) is None:
+                if not self._stored:
+                    return False
+                chunk = self._stored.popleft()
+                self._left -= len(chunk)
+                end = () if self._left else self._decompressor.finish()
+                self._pieces = chain(self._decompressor.feed(chunk), end)
+        except FormatError as error:
+            self.fault = error.args[0]
             return False
-        self._tail = self._inflater.unconsumed_tail
-        self._may_hold_more = len(piece) == _PIECE_BYTES
         self._made += len(piece)
         if self._made > self._size_bytes:
             self.fault = f"expected {self._size_bytes} bytes when it is inflated, found more"
             return False
         self._found = zlib.crc32(piece, self._found)
-        self._held.put(memoryview(piece))
+        self._held.put(piece)
         return True
 
 
@@ -326,7 +313,7 @@ class ArrayRows:
         header: Its header.
         fields: Names of the fields that its rows become, each with the name of the structure's field; None if
             the array is no structure.
-        come: The rows that come; in Fortran's order perhaps more than the wanted ones.
+        come: The rows that come; in Fortran's order all of them.
         open_content: Makes the object that takes its bytes.
     """
 
@@ -458,9 +445,6 @@ FIELD = "array"
 # In Fortran's order a row is spread over the whole array, so the wanted rows are held until all have come.
 _MOST_HELD_BYTES = 256 << 20
 
-# The most runs that are requested one by one; if there are more, all rows are read.
-_MOST_RUNS = 256
-
 
 def plan_npy(spec: ShardSpec) -> Planning:
     """Plan what to read of an array; one that is no structure has the one field ``array``.
@@ -469,18 +453,20 @@ def plan_npy(spec: ShardSpec) -> Planning:
         FormatError: It is no array, truncated, of an unsupported kind, or lacks a wanted field.
     """
     head = yield Span(0, HEAD_BYTES)
-    header = yield from _read_header(head)
+    size = min(header_bytes(head.content, "npy"), head.length)
+    header = parse_rows_header((yield from bring(head, Span(0, size))), "npy")
     stop = header.size_bytes + header.body_bytes
     if head.length != stop:
         raise _other_length(header, head.length)
     names = header.dtype.names
     fields = choose_names(spec.selection.columns, names or (FIELD,))
     wanted = wanted_rows(header.rows, spec)
-    come, spans = spans_of(header, Span(header.size_bytes, stop), wanted)
+    come = rows_to_read(header, wanted)
+    spans = (span_of(header, Span(header.size_bytes, stop), come),) if come else ()
     rows = ArrayRows("npy", header, tuple((name, name if names else None) for name in fields), come, Stored)
     check_held("npy", [rows])
     turns = [(0, span.stop - span.start) for span in spans]
-    return Layout(tuple(spans), partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)
+    return Layout(spans, partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)
 
 
 def wanted_rows(rows: int, spec: ShardSpec) -> range:
@@ -494,28 +480,15 @@ def wanted_rows(rows: int, spec: ShardSpec) -> range:
     return range(spec.start_sample, max(spec.start_sample, stop))
 
 
-def spans_of(header: ArrayHeader, body: Span, wanted: range) -> tuple[range, list[Span]]:
-    """Where rows are.
+def rows_to_read(header: ArrayHeader, wanted: range) -> range:
+    """The rows to read for the wanted ones: in Fortran's order each is spread over the whole array."""
+    return range(header.rows) if header.by_columns and wanted else wanted
 
-    Args:
-        header: The header of the array.
-        body: Where its stored elements are.
-        wanted: The rows.
 
-    Returns:
-        The rows that come, and the spans, none of them empty.
-    """
-    if not wanted:
-        return wanted, []
-    if not header.by_columns:
-        begin = body.start + wanted.start * header.row_bytes
-        return wanted, [Span(begin, begin + len(wanted) * header.row_bytes)]
-    come = wanted if header.columns <= _MOST_RUNS else range(header.rows)
-    if len(come) == header.rows:
-        return come, [body]
-    size = header.dtype.itemsize
-    begins = [body.start + (run * header.rows + come.start) * size for run in range(header.columns)]
-    return come, [Span(begin, begin + len(come) * size) for begin in begins]
+def span_of(header: ArrayHeader, body: Span, rows: range) -> Span:
+    """Where some rows are in the stored elements."""
+    begin = body.start + rows.start * header.row_bytes
+    return Span(begin, begin + len(rows) * header.row_bytes)
 
 
 def check_held(what: str, arrays: Sequence[ArrayRows]) -> None:
@@ -530,12 +503,6 @@ def check_held(what: str, arrays: Sequence[ArrayRows]) -> None:
             f"{what}: in Fortran's order rows are spread over all of an array, and {held} bytes would be "
             f"held at once; at most {_MOST_HELD_BYTES} are allowed: save numpy.ascontiguousarray of it"
         )
-
-
-def _read_header(head: Answer) -> Generator[Span, Answer, ArrayHeader]:
-    size = min(header_bytes(head.content, "npy"), head.length)
-    content = yield from bring(head, Span(0, size))
-    return parse_rows_header(content, "npy")
 
 
 def _other_length(header: ArrayHeader, length: int) -> FormatError:

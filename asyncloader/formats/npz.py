@@ -26,14 +26,8 @@ Asking: TypeAlias = Generator[Span, Answer, bytes]
 _MEMBER_MAGIC = b"PK\x03\x04"
 _END_MAGIC = b"PK\x05\x06"
 
-# The record at the very end, before its comment; and the records before it if lengths take 64 bits.
-_END_BYTES = 22
-_END_64_BYTES = 56 + 20
-_MOST_COMMENT_BYTES = 1 << 16
-
-# Ten thousand members: fields of samples are some tens.
-_MOST_DIRECTORY_BYTES = 1 << 20
-_IN_64_BITS = 0xFFFFFFFF
+# The end of the archive: with a usual directory, and with that of ten thousand members.
+_END_BYTES = (64 << 10, 1 << 20)
 
 _LOCAL = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, lengths of name and of what is behind it
 
@@ -56,20 +50,7 @@ def find_members(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[
             raise FormatError("npz: truncated: the shard is empty", offset=0)
         hint = describe_bytes(head.content)
         raise FormatError(f"npz: expected a zip archive, found {head.content[:6]!r}{hint}", offset=0)
-    end = yield from _read_end(head, spec)
-    try:
-        with zipfile.ZipFile(HeldSpans((), head.length, end)) as archive:
-            found = archive.infolist()
-    # The module does not document what it raises for damaged bytes.
-    except (
-        zipfile.BadZipFile,
-        ValueError,
-        OSError,
-        struct.error,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
-        raise FormatError(f"npz: the directory of the archive cannot be read: {error}") from error
+    found = yield from _read_directory(head, spec)
     for entry in found:
         _check_member(entry)
     if len({entry.filename for entry in found}) < len(found):
@@ -112,35 +93,33 @@ def locate(entry: zipfile.ZipInfo, head: bytes, length: int) -> Span:
     return Span(begin, begin + entry.compress_size)
 
 
-def _read_end(head: Answer, spec: ShardSpec) -> Asking:
-    """The end of the shard, from the first byte of the directory on."""
-    if (kept := spec.kept(head)) is not None:
-        return kept
+def _read_directory(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[zipfile.ZipInfo]]:
     length = head.length
-    end = head.content if length == len(head.content) else b""
-    end = yield from bring_end(end, length, _END_BYTES + _END_64_BYTES + _MOST_COMMENT_BYTES)
-    place = end.rfind(_END_MAGIC)
-    if place < 0 or len(end) - place < _END_BYTES:
-        raise FormatError(
-            "npz: truncated or damaged: expected the end of the archive's directory in the last bytes of the "
-            "shard, found none",
-            offset=length,
-        )
-    directory_bytes = int.from_bytes(end[place + 12 : place + 16], "little")
-    if directory_bytes == _IN_64_BITS:  # stated in a record before
-        directory_bytes = _MOST_DIRECTORY_BYTES
-    if directory_bytes > _MOST_DIRECTORY_BYTES:
-        raise FormatError(
-            f"npz: the directory of the archive claims {directory_bytes} bytes; at most "
-            f"{_MOST_DIRECTORY_BYTES} are read",
-            offset=length - len(end) + place,
-        )
-    size = len(end) - place + _END_64_BYTES + directory_bytes
-    if len(end) - place > _END_BYTES:  # a comment, whose beginning may be anywhere in the end
-        size = max(size, len(end))
-    end = yield from bring_end(end, length, size)
-    spec.keep(head, end)
-    return end
+    kept = spec.kept(head)
+    end = kept or (head.content if length == len(head.content) else b"")
+    for size in _END_BYTES if kept is None else [len(kept)]:
+        end = yield from bring_end(end, length, size)
+        file = HeldSpans([Span(length - len(end), length)], length)
+        file.feed(end)
+        try:
+            with zipfile.ZipFile(file) as archive:
+                spec.keep(head, end[archive.start_dir - length :])
+                return archive.infolist()
+        # The module does not document what it raises for damaged bytes.
+        except (
+            zipfile.BadZipFile,
+            ValueError,
+            OSError,
+            struct.error,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:
+            fault = error
+    raise FormatError(
+        f"npz: truncated or damaged: the directory of the archive cannot be read from the last {len(end)} "
+        f"bytes: {fault}",
+        offset=length,
+    ) from fault
 
 
 def _check_member(entry: zipfile.ZipInfo) -> None:
@@ -231,10 +210,14 @@ def plan_npz(spec: ShardSpec) -> Planning:
     wanted = npy.wanted_rows(rows, spec)
     arrays, pieces = [], []
     for number, member in enumerate(members):
-        come, spans, stored_rows = _spans_of(member, wanted)
+        come = npy.rows_to_read(member.header, wanted)
+        stored = come
+        if wanted and _is_deflated(member.entry):
+            come, stored = range(come.start, member.header.rows), range(member.header.rows)
         content = partial(_open_content, member, come)
         arrays.append(npy.ArrayRows(member.what, member.header, ((member.field, None),), come, content))
-        pieces += _pieces(number, spans, stored_rows, wanted, alone=len(members) == 1)
+        if wanted:
+            pieces += _pieces(number, member, stored, wanted, alone=len(members) == 1)
     npy.check_held("npz", arrays)
     pieces.sort(key=lambda piece: piece[:2])
     turns = [(number, span.stop - span.start) for _, number, span in pieces]
@@ -312,19 +295,6 @@ def _check_rows(members: Sequence[_ArrayMember]) -> int:
     return count
 
 
-def _spans_of(member: _ArrayMember, wanted: range) -> tuple[range, list[Span], range]:
-    """The rows that come of a member, where they are, and the rows that are stored there."""
-    header = member.header
-    if not wanted:
-        return wanted, [], wanted
-    if not _is_deflated(member.entry):
-        body = Span(member.body.start + header.size_bytes, member.body.stop)
-        come, spans = npy.spans_of(header, body, wanted)
-        return come, spans, wanted
-    every = range(header.rows)
-    return every if header.by_columns else range(wanted.start, header.rows), [member.body], every
-
-
 def _open_content(member: _ArrayMember, come: range) -> npy.Stored:
     """The object that takes the bytes of a member; it verifies the checksum if all of them come."""
     header, entry = member.header, member.entry
@@ -337,13 +307,13 @@ def _open_content(member: _ArrayMember, come: range) -> npy.Stored:
 
 
 def _pieces(
-    number: int, spans: Sequence[Span], stored: range, wanted: range, *, alone: bool
+    number: int, member: _ArrayMember, stored: range, wanted: range, *, alone: bool
 ) -> list[tuple[int, int, Span]]:
-    """The spans of an array, cut so that arrays come in turns: each with the row that it is read for."""
-    if len(spans) != 1 or alone:
-        return [(wanted.start, number, span) for span in spans]
-    ((start, stop),) = spans
-    cuts = -(-(stop - start) // _TURN_BYTES)
+    """Where the stored rows are, cut so that arrays come in turns: each with the row that it is read for."""
+    start, stop = member.body
+    if not _is_deflated(member.entry):
+        start, stop = npy.span_of(member.header, Span(start + member.header.size_bytes, stop), stored)
+    cuts = 1 if alone else -(-(stop - start) // _TURN_BYTES)
     bounds = [start + (stop - start) * cut // cuts for cut in range(cuts + 1)]
     rows = [max(stored.start + len(stored) * cut // cuts, wanted.start) for cut in range(cuts)]
     return [

@@ -37,6 +37,9 @@ from .selection import Choice, choose, pick
 # Each additional column of floats doubles how often the statistics are evaluated.
 _MOST_FLOATS = 4
 
+# In the name of a type in which floats may be, at any depth.
+_MAY_BE_NAN = re.compile("float|double|extension")
+
 
 def kept_by_statistics(footer: bytes, schema: Any, choice: Choice) -> set[int] | None:
     """The row groups that may have rows which meet the filter.
@@ -55,7 +58,7 @@ def kept_by_statistics(footer: bytes, schema: Any, choice: Choice) -> set[int] |
     """
     import pyarrow.dataset
 
-    floats = [name for name in choice.tested if _may_be_nan(schema.field(name).type)]
+    floats = [name for name in choice.tested if _MAY_BE_NAN.search(str(schema.field(name).type))]
     known = arrow().types.is_floating
     if len(floats) > _MOST_FLOATS or not all(known(schema.field(name).type) for name in floats):
         return None
@@ -82,16 +85,6 @@ def _all_nan(schema: Any, names: Iterable[str]) -> Any:
         pc.field(name) == pc.scalar(pa.scalar(float("nan")).cast(schema.field(name).type)) for name in names
     ]
     return reduce(and_, said) if said else None
-
-
-def _may_be_nan(kind: Any) -> bool:
-    """Whether there are floats in a column of this type, at any depth."""
-    if arrow().types.is_dictionary(kind) or arrow().types.is_run_end_encoded(kind):
-        return _may_be_nan(kind.value_type)
-    if hasattr(kind, "storage_type"):
-        return _may_be_nan(kind.storage_type)
-    inside = (kind.field(index).type for index in range(kind.num_fields))
-    return arrow().types.is_floating(kind) or any(map(_may_be_nan, inside))
 
 
 # Rows decoded at a time: enough to make the cost of a call for each column negligible.
@@ -165,13 +158,13 @@ class ParquetDecoder(Decoder):
         The sizes in the footer do not count how often a value of a dictionary is used. pyarrow can change
         the number of rows only by beginning again: the rows that were read are then decoded once more.
         """
-        decoded = check_pages(self._file, group.chunks, group.index)
+        size_bytes, dictionary_bytes = check_pages(self._file, group.chunks, group.index)
         fit = min(
-            MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, decoded.size_bytes, 1),
-            _MOST_EXPANDED_BYTES // max(decoded.dictionary_bytes, 1),
+            MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, size_bytes, 1),
+            _MOST_EXPANDED_BYTES // max(dictionary_bytes, 1),
             _MOST_ROWS,
         )
-        if not decoded.dictionary_bytes and decoded.size_bytes <= _SMALL_GROUP_BYTES:
+        if not dictionary_bytes and size_bytes <= _SMALL_GROUP_BYTES:
             self._rows = fit
         self._rows = max(1, min(self._rows, fit))
         had = 0
@@ -213,10 +206,6 @@ _TAIL_BYTES = 8  # the length of the footer, and the magic
 # Shows what the shard is if it is no Parquet, and is all of a tiny shard.
 _HEAD_BYTES = 4 << 10
 
-# Writers up to this version stated lengths of chunks that lack some bytes (PARQUET-816).
-_OLD_WRITER = re.compile(r"parquet-mr version 1\.(0|1|2\.[0-8])\b")
-_OLD_PADDING_BYTES = 100
-
 
 def plan_parquet(spec: ShardSpec) -> Planning:
     """Plan what to read of a Parquet shard: whole row groups.
@@ -235,19 +224,17 @@ def plan_parquet(spec: ShardSpec) -> Planning:
 
 def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) -> Layout:
     """What to read of a shard of ``length`` bytes for the wanted rows."""
-    parsed = parse_footer(footer[:-_TAIL_BYTES])
+    row_groups = parse_footer(footer[:-_TAIL_BYTES])
     metadata, schema = _metadata_of(footer)
     choice = choose(selection, schema)
     kept = None if choice.filters is None else kept_by_statistics(footer, schema, choice)
-    padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(parsed.created_by) else 0
     spans, groups, rows = [], [], 0
-    for group in parsed.groups:
+    for group in row_groups:
         rows = group.first + group.rows
         is_wanted = group.first < wanted.stop and rows > wanted.start
         if is_wanted and group.rows and (kept is None or group.index in kept):
-            chunks = _chunks_of(group, choice)
-            _check_chunks(chunks, group.index, length - len(footer))
-            spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
+            chunks = _chunks_of(group, choice, length - len(footer))
+            spans.append([Span(chunk.start, chunk.stop) for chunk in chunks])
             groups.append(replace(group, chunks=chunks))
     check_reached(rows, wanted.start, "rows")
     merged, complete = merge(spans)
@@ -284,36 +271,23 @@ def _check_head(start: bytes, length: int) -> None:
     raise FormatError(f"parquet: expected the magic {_MAGIC!r}, found {start[:4]!r}{hint}", offset=0)
 
 
-def _chunks_of(group: RowGroup, choice: Choice) -> list[ColumnChunk]:
-    """The chunks that pyarrow will read."""
-    if any(chunk.path is None for chunk in group.chunks):
-        raise FormatError(
-            f"parquet: columns of row group {group.index} are encrypted, which is not supported"
-        )
+def _chunks_of(group: RowGroup, choice: Choice, stop: int) -> list[ColumnChunk]:
+    """The chunks that pyarrow will read, each between the magic and ``stop``."""
     prefixes = tuple(f"{name}." for name in choice.read)
-    chunks = [chunk for chunk in group.chunks if f"{chunk.path}.".startswith(prefixes)]
-    return [chunk for chunk in chunks if chunk.stop > chunk.start or chunk.is_encrypted]
-
-
-def _check_chunks(chunks: list[ColumnChunk], group: int, stop: int) -> None:
-    """Refuse chunks that cannot be read, or that are not between the magic and ``stop``."""
-    for chunk in chunks:
-        what = f"column {chunk.path!r} of row group {group}"
+    chunks = []
+    for chunk in group.chunks:
+        if chunk.path is not None and not f"{chunk.path}.".startswith(prefixes):
+            continue
+        what = f"column {chunk.path!r} of row group {group.index}"
         if chunk.is_encrypted:
             raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not supported")
+        if chunk.stop <= chunk.start:
+            continue
         if chunk.file_path:
             raise FormatError(f"parquet: {what} is in another file, {chunk.file_path!r}")
-        _check_codec(chunk.codec, what)
         if not len(_MAGIC) <= chunk.start <= chunk.stop <= stop:
             raise FormatError(
                 f"parquet: damaged: the footer places {what} at bytes {chunk.start} to {chunk.stop} of {stop}"
             )
-
-
-def _check_codec(codec: str, what: str) -> None:
-    try:
-        known = codec == "UNCOMPRESSED" or arrow().Codec.is_available(codec.lower().removesuffix("_raw"))
-    except ValueError:  # a codec that pyarrow does not know
-        known = False
-    if not known:
-        raise FormatError(f"parquet: {what} is compressed with {codec}, which this pyarrow was built without")
+        chunks.append(chunk)
+    return chunks

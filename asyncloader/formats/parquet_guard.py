@@ -8,7 +8,7 @@ here, in as much of Thrift's compact protocol as they use.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -147,17 +147,14 @@ class Compact:
             raise ThriftError("it ends in the middle of a value")
 
 
-# By the numbers in ``CompressionCodec``.
-_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
-
 # What a value takes in Arrow's memory, by ``Type``: bool, int32, int64, int96, float, double. The types after
 # these are bytes, whose lengths vary.
 _VALUE_BYTES = (1, 4, 8, 8, 4, 8)
 
 
 # ``FileMetaData`` of parquet.thrift, and what is in it; and ``PageHeader``.
-_COLUMN = {3: [str], **dict.fromkeys((1, 4, 5, 6, 7, 9, 11), int)}
-_FOOTER = {4: [{1: [{1: str, 3: _COLUMN, 8: bool, 9: bool}], 3: int}], 6: str}
+_COLUMN = {3: [str], **dict.fromkeys((1, 5, 6, 7, 9, 11), int)}
+_FOOTER = {4: [{1: [{1: str, 3: _COLUMN, 8: bool, 9: bool}], 3: int}]}
 _PAGE = {1: int, 2: int, 3: int, 5: {1: int}, 7: {1: int}, 8: {1: int}}
 
 
@@ -167,7 +164,6 @@ class ColumnChunk:
 
     Attributes:
         path: The names of the column, joined by dots; None if they are encrypted.
-        codec: Compression, by Parquet's name.
         start: Offset of its first byte.
         stop: Offset behind its last byte.
         decoded_bytes: Size of its decompressed pages.
@@ -178,7 +174,6 @@ class ColumnChunk:
     """
 
     path: str | None
-    codec: str
     start: int
     stop: int
     decoded_bytes: int
@@ -210,16 +205,8 @@ class RowGroup:
         return sum(chunk.decoded_bytes for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetFooter:
-    """The row groups, and the name of the writer."""
-
-    groups: list[RowGroup]
-    created_by: str
-
-
-def parse_footer(content: bytes) -> ParquetFooter:
-    """Read a footer.
+def parse_footer(content: bytes) -> list[RowGroup]:
+    """The row groups by a footer.
 
     Raises:
         FormatError: It is damaged.
@@ -238,7 +225,7 @@ def parse_footer(content: bytes) -> ParquetFooter:
     for group in groups:
         if group.rows < 0:
             raise FormatError(f"parquet: damaged: row group {group.index} claims {group.rows} rows")
-    return ParquetFooter(groups, found.get(6, ""))
+    return groups
 
 
 def _chunk_of(found: dict[int, Any]) -> ColumnChunk:
@@ -247,16 +234,15 @@ def _chunk_of(found: dict[int, Any]) -> ColumnChunk:
     if meta is None:
         if not is_encrypted:
             raise KeyError(3)
-        return ColumnChunk(None, _CODECS[0], 0, 0, 0, 0, None, file_path, True)
+        return ColumnChunk(None, 0, 0, 0, 0, None, file_path, True)
     # A dictionary comes before the data. Some writers state 0 if there is none.
     start, dictionary = meta[9], meta.get(11, 0)
     if 0 < dictionary < start:
         start = dictionary
-    codec = _CODECS[meta[4]] if 0 <= meta[4] < len(_CODECS) else f"codec {meta[4]}"
     path = ".".join(meta[3])
     value_bytes = _VALUE_BYTES[meta[1]] if 0 <= meta[1] < len(_VALUE_BYTES) else None
     return ColumnChunk(
-        path, codec, start, start + meta[7], max(meta[6], 0), meta[5], value_bytes, file_path, is_encrypted
+        path, start, start + meta[7], max(meta[6], 0), meta[5], value_bytes, file_path, is_encrypted
     )
 
 
@@ -270,104 +256,63 @@ _MOST_HEADER_BYTES = 16 << 20
 _DICTIONARY_PAGE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """What the header of a page states.
-
-    Attributes:
-        is_dictionary: Whether it has the values that pages after it refer to by number.
-        header_bytes: Length of the header.
-        compressed_bytes: Length of the page behind it.
-        page_bytes: Length of the decompressed page.
-        values: How many values it has, with nulls and the marks of empty lists.
-    """
-
-    is_dictionary: bool
-    header_bytes: int
-    compressed_bytes: int
-    page_bytes: int
-    values: int
-
-
-@dataclass(slots=True)
-class DecodedSizes:
-    """The size of the decoded columns of a row group, as far as the headers of their pages state it.
-
-    Attributes:
-        size_bytes: All columns together, without values from dictionaries of strings and bytes.
-        dictionary_bytes: The size of these dictionaries, which bounds a row's values in columns without
-            lists.
-    """
-
-    size_bytes: int = 0
-    dictionary_bytes: int = 0
-
-    def add(self, page: _Page, value_bytes: int | None) -> None:
-        """Count a page whose values take so many bytes each; None for strings and bytes."""
-        if value_bytes is not None:
-            self.size_bytes += 0 if page.is_dictionary else page.values * value_bytes
-        elif page.is_dictionary:
-            self.dictionary_bytes += page.page_bytes
-        else:
-            self.size_bytes += page.page_bytes
-
-
-def check_pages(file: io.RawIOBase, chunks: Sequence[ColumnChunk], group: int) -> DecodedSizes:
-    """Check all pages of a row group that will be read.
+def check_pages(file: io.RawIOBase, chunks: Sequence[ColumnChunk], group: int) -> tuple[int, int]:
+    """Check all pages of a row group that pyarrow will read.
 
     Args:
         file: The file with their bytes.
         chunks: The chunks of the wanted columns.
         group: Number of the row group, for messages.
 
+    Returns:
+        Sizes as far as the headers of pages state them: of all decoded columns, without values from
+        dictionaries of strings and bytes; and of these dictionaries, which bounds a row's values in columns
+        without lists.
+
     Raises:
         FormatError: A page would take too much memory, or its header is damaged.
     """
-    decoded = DecodedSizes()
+    size_bytes = dictionary_bytes = 0
     for chunk in chunks:
-        what = f"parquet: column {chunk.path!r} of row group {group}"
-        for number, page in enumerate(_pages(file, chunk, what)):
-            _check(page, f"{what}, page {number}")
-            decoded.add(page, chunk.value_bytes)
-    return decoded
+        at, values, number = chunk.start, 0, 0
+        while at < chunk.stop and values < chunk.values:
+            what = f"parquet: column {chunk.path!r} of row group {group}, page {number}"
+            header_bytes, compressed_bytes, page_bytes, page_values, is_dictionary = _page_at(file, at, what)
+            if min(compressed_bytes, page_bytes, page_values) < 0:
+                raise FormatError(f"{what}: damaged: a size is negative")
+            advice = "; otherwise write smaller pages (data_page_size)"
+            check_unpacked(what, compressed_bytes, page_bytes, advice)
+            # A value of a dictionary takes at least a bit; elsewhere equal values may take nothing.
+            most = 8 * page_bytes if is_dictionary else _MOST_VALUES
+            if page_values > most:
+                raise FormatError(f"{what}: damaged: it claims {page_values} values; at most {most} are read")
+            if not is_dictionary:
+                values += page_values
+                size_bytes += page_bytes if chunk.value_bytes is None else page_values * chunk.value_bytes
+            elif chunk.value_bytes is None:
+                dictionary_bytes += page_bytes
+            at += header_bytes + compressed_bytes
+            number += 1
+    return size_bytes, dictionary_bytes
 
 
-def _check(page: _Page, what: str) -> None:
-    if min(page.compressed_bytes, page.page_bytes, page.values) < 0:
-        raise FormatError(f"{what}: damaged: a size is negative")
-    advice = "; otherwise write smaller pages (data_page_size)"
-    check_unpacked(what, page.compressed_bytes, page.page_bytes, advice)
-    # A value of a dictionary takes at least a bit; elsewhere equal values may take nothing.
-    most = 8 * page.page_bytes if page.is_dictionary else _MOST_VALUES
-    if page.values > most:
-        raise FormatError(f"{what}: damaged: it claims {page.values} values; at most {most} are read")
+def _page_at(file: io.RawIOBase, at: int, what: str) -> tuple[int, int, int, int, bool]:
+    """What the header of a page states.
 
-
-def _pages(file: io.RawIOBase, chunk: ColumnChunk, what: str) -> Iterator[_Page]:
-    """The pages that pyarrow will read, until they have as many values as the footer states."""
-    at, values = chunk.start, 0
-    while at < chunk.stop and values < chunk.values:
-        page = _page_at(file, at, what)
-        yield page
-        values += 0 if page.is_dictionary else page.values
-        at += page.header_bytes + page.compressed_bytes
-
-
-def _page_at(file: io.RawIOBase, at: int, what: str) -> _Page:
+    Returns:
+        Length of the header, of the page behind it, and of the decompressed page; how many values it has,
+        with nulls and the marks of empty lists; whether they are a dictionary, to which later pages refer.
+    """
     size = _HEADER_BYTES
     while True:
         file.seek(at)
         content = file.read(size) or b""
         try:
-            return _parsed(content)
+            thrift = Compact(content)
+            found = thrift.struct(_PAGE)
+            header = found.get(5) or found.get(7) or found.get(8) or {1: 0}
+            return thrift.at, found[3], found[2], header[1], found[1] == _DICTIONARY_PAGE
         except (ThriftError, KeyError) as error:
             if len(content) < size or size >= _MOST_HEADER_BYTES:
                 raise FormatError(f"{what}: damaged: the page at byte {at} has no header") from error
         size *= 16
-
-
-def _parsed(content: bytes) -> _Page:
-    thrift = Compact(content)
-    found = thrift.struct(_PAGE)
-    header = found.get(5) or found.get(7) or found.get(8) or {1: 0}
-    return _Page(found[1] == _DICTIONARY_PAGE, thrift.at, found[3], found[2], header[1])

@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import ne
+from typing import ClassVar
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
@@ -66,7 +67,6 @@ class SampleGroups:
     header_offset: int = 0
     at_member: bool = False
     ended: bool = False
-    restartable: bool = True
     full: bool = False
     _samples: list[Sample] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
@@ -118,7 +118,7 @@ class SampleGroups:
         if self._hole_bytes > _MAX_HOLE_BYTES:
             raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
         raise FormatError(
-            f"tar: {name!r} of {size} bytes brings its sample over max_member_bytes={self.max_bytes}"
+            f"tar: {name!r} of {size} bytes brings its sample over the most of {self.max_bytes} bytes"
         )
 
     def close_sample(self, end: int) -> None:
@@ -137,7 +137,7 @@ class SampleGroups:
     def take(self) -> Iterator[Block]:
         """The complete samples as a block, if there are any."""
         if self._samples:
-            block = Rows(self._samples, OffsetTrail(self.first, self._ends if self.restartable else None))
+            block = Rows(self._samples, OffsetTrail(self.first, self._ends))
             self.first += len(self._samples)
             self._samples = []
             self._ends = []
@@ -149,21 +149,15 @@ class SampleGroups:
 _REGULAR = frozenset((b"0", b"\0", b"7", b"S"))
 _BODILESS = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # their size, if any, counts no bytes
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))  # X: Solaris' name for x
-_SPARSE_PAIR = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
 
 
 @dataclass(slots=True, eq=False)
 class _Extension:
-    """What the extension headers in front of a member state about it.
+    """What the extension headers in front of a member state about it."""
 
-    Args:
-        records: Those of the global headers before it.
-    """
-
-    records: dict[bytes, bytes]
+    records: dict[bytes, bytes] = field(default_factory=dict)
     kinds: set[bytes] = field(default_factory=set)
     long_name: str | None = None
-    pairs: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def add(self, kind: bytes, body: bytes) -> None:
         if kind in self.kinds:  # tar programs differ in which one they use
@@ -172,14 +166,10 @@ class _Extension:
         if kind == b"L":
             self.long_name = checked_name(body.partition(b"\0")[0])
         elif kind != b"K":
-            for key, value in parse_pax_records(body):
-                if key in _SPARSE_PAIR:
-                    self.pairs.append((key, value))
-                else:
-                    self.records[key] = value
+            self.records |= parse_pax_records(body)
 
     def apply(self, name: str, size: int) -> tuple[str, int, SparsePlan | None]:
-        # An empty value removes a global record (POSIX).
+        # An empty value stands for none (POSIX).
         records = {key: value for key, value in self.records.items() if value}
         path = records.get(b"GNU.sparse.name", records.get(b"path"))
         if path is not None and self.long_name is not None:  # tar programs differ here too
@@ -190,7 +180,7 @@ class _Extension:
             name = self.long_name
         if b"size" in records:
             size = parse_decimal(records[b"size"], "PAX size")
-        return name, size, pax_sparse_plan(records, self.pairs)
+        return name, size, pax_sparse_plan(records)
 
 
 def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]:
@@ -199,7 +189,6 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
     Raises:
         FormatError: Without offset and sample, which ``samples`` has.
     """
-    shared: dict[bytes, bytes] = {}
     extension: _Extension | None = None
     while True:
         samples.header_offset = offset
@@ -213,12 +202,12 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
         offset += BLOCK
         name, size, kind = parse_header(block)
         if kind in _EXTENSIONS:
-            extension = yield from _read_extension(kind, size, extension, shared, samples)
+            extension = yield from _read_extension(kind, size, extension)
             offset += size + (-size & 511)
             continue
         plan = None
-        if extension is not None or shared:
-            name, size, plan = (extension or _Extension({**shared})).apply(name, size)
+        if extension is not None:
+            name, size, plan = extension.apply(name, size)
         if kind == b"S":
             plan, map_bytes = yield from read_old_gnu_plan(block)
             offset += map_bytes
@@ -236,7 +225,7 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
 
 
 def _read_extension(
-    kind: bytes, size: int, extension: _Extension | None, shared: dict[bytes, bytes], samples: SampleGroups
+    kind: bytes, size: int, extension: _Extension | None
 ) -> Generator[int, bytes, _Extension | None]:
     if size > MAX_EXTENSION_BYTES:
         raise FormatError(
@@ -244,16 +233,12 @@ def _read_extension(
         )
     body = yield size
     if kind != b"g":
-        extension = extension or _Extension({**shared})
+        extension = extension or _Extension()
         extension.add(kind, body)
         return extension
-    for key, value in parse_pax_records(body):
-        if key.startswith(b"GNU.sparse."):  # would apply one file's map to all that follow
-            raise FormatError("tar: a sparse map in a global header")
-        if key in (b"path", b"size"):
-            shared[key] = value
-            # A decoder that is started behind this header would miss it.
-            samples.restartable = False
+    for key in parse_pax_records(body):
+        if key in (b"path", b"size") or key.startswith(b"GNU.sparse."):  # would hold for all that follow
+            raise FormatError(f"tar: {key.decode()} of one member in a global header")
     return extension
 
 
@@ -326,20 +311,14 @@ class TarDecoder(Decoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``; offsets in trails and errors stay those of the whole shard.
-        max_member_bytes: Most bytes that a member, and a sample with its headers, may have. The
-            default of 4 GiB is above any sample that fits a batch, and low enough to refuse a header that
-            claims more before it fills the memory.
-
-    Raises:
-        ValueError: An argument is negative.
     """
 
-    def __init__(
-        self, *, start_sample: int = 0, start_byte: int = 0, max_member_bytes: int = 4 << 30
-    ) -> None:
-        if min(start_sample, start_byte, max_member_bytes) < 0:
-            raise ValueError("start_sample, start_byte and max_member_bytes must be 0 or more")
-        self._samples = SampleGroups(start_sample, max_member_bytes)
+    #: Of a sample with its headers. No batch fits a larger one; a header that claims more is refused before
+    #: it fills the memory.
+    most_sample_bytes: ClassVar[int] = 4 << 30
+
+    def __init__(self, *, start_sample: int = 0, start_byte: int = 0) -> None:
+        self._samples = SampleGroups(start_sample, self.most_sample_bytes)
         self._parser = read_members(self._samples, start_byte)
         self._need = next(self._parser)
         self._skip = 0  # bytes to drop before the needed ones
@@ -401,7 +380,7 @@ class TarDecoder(Decoder):
         names, begins, sizes = parse_headers(chunk, at)
         keys, fields = _alike(names) if len(names) >= _MANY else ([], [])
         width = len(fields)
-        if not (keys and samples.restartable) or width * (max(sizes) + BLOCK) > samples.max_bytes:
+        if not keys or width * (max(sizes) + BLOCK) > samples.max_bytes:
             return at
         offset = samples.header_offset - at - BLOCK
         samples.close_sample(samples.header_offset)

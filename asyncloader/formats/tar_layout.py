@@ -190,14 +190,14 @@ def checked_name(raw: bytes) -> str:
     return str(raw, "utf-8", "surrogateescape")
 
 
-def parse_pax_records(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The records ``"%d %s=%s\\n"`` of a PAX header, in order; keys may repeat (sparse 0.0).
+def parse_pax_records(body: bytes) -> dict[bytes, bytes]:
+    """The records ``"%d %s=%s\\n"`` of a PAX header; of one key the last.
 
     Raises:
         FormatError: A record's length is no number, too short for the record itself, or beyond the
             end. A length of 0 or less once made CPython's tarfile loop forever (CVE-2025-8194).
     """
-    records = []
+    records = {}
     at = 0
     while at < len(body):
         if body[at] == 0 and not body[at:].strip(b"\0"):
@@ -212,7 +212,7 @@ def parse_pax_records(body: bytes) -> list[tuple[bytes, bytes]]:
         key, equals, value = body[space + 1 : end - 1].partition(b"=")
         if not equals or not key:
             raise FormatError(f"tar PAX record: expected key=value, found {body[at:end][:40]!r}")
-        records.append((key, value))
+        records[key] = value
         at = end
     return records
 
@@ -262,44 +262,23 @@ def _old_gnu_regions(block: bytes, at: int, count: int) -> list[Region]:
     return regions
 
 
-def pax_sparse_plan(
-    records: Mapping[bytes, bytes], pairs: Sequence[tuple[bytes, bytes]]
-) -> SparsePlan | None:
-    """The plan in a PAX header, or None if the member is not sparse.
+def pax_sparse_plan(records: Mapping[bytes, bytes]) -> SparsePlan | None:
+    """The plan in the records of a PAX header, or None if the member is not sparse.
 
-    Args:
-        records: The ``GNU.sparse.*`` records by key.
-        pairs: The repeated offset and numbytes records of version 0.0, in order.
+    Only version 1.0, which GNU tar and libarchive write since 2006: its map is in front of the body.
     """
-    version = (records.get(b"GNU.sparse.major", b"0"), records.get(b"GNU.sparse.minor", b""))
-    if version == (b"1", b"0"):
-        size = records.get(b"GNU.sparse.realsize")
-        regions = None
-    elif version[0] == b"0":
-        size = records.get(b"GNU.sparse.size")
-        listed = records.get(b"GNU.sparse.map")
-        if size is None and listed is None and not pairs:
-            return None
-        numbers = listed.split(b",") if listed else _alternating(pairs)
-        regions = _pairs([parse_decimal(number, "sparse map") for number in numbers])
-    else:
-        raise FormatError(f"tar: sparse format {version} is not known")
+    if not any(key.startswith(b"GNU.sparse.") for key in records):
+        return None
+    version = (records.get(b"GNU.sparse.major", b"0"), records.get(b"GNU.sparse.minor"))
+    if version != (b"1", b"0"):
+        raise FormatError(
+            "tar: a sparse member of another version than 1.0, which is not supported: write it with "
+            "--sparse-version=1.0, GNU tar's default"
+        )
+    size = records.get(b"GNU.sparse.realsize")
     if size is None:
         raise FormatError("tar: a sparse member without its real size")
-    return SparsePlan(parse_decimal(size, "sparse size"), regions)
-
-
-def _alternating(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    wanted = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
-    if any(key != wanted[index % 2] for index, (key, _) in enumerate(pairs)):
-        raise FormatError("tar sparse map: offsets and lengths do not alternate")
-    return [value for _, value in pairs]
-
-
-def _pairs(numbers: list[int]) -> list[Region]:
-    if len(numbers) % 2 or len(numbers) > 2 * _MAX_REGIONS:
-        raise FormatError(f"tar sparse map: {len(numbers)} numbers; at most {_MAX_REGIONS} pairs are read")
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
+    return SparsePlan(parse_decimal(size, "sparse size"), None)
 
 
 def expand_sparse(plan: SparsePlan, stored: bytes) -> bytes:
@@ -344,7 +323,7 @@ def _leading_map(stored: bytes) -> tuple[list[Region], int]:
         end = stored.find(b"\n", at, at + 21)
         numbers.append(parse_decimal(stored[at : max(end, at)], "sparse map"))
         at = end + 1
-    return _pairs(numbers), at + (-at % BLOCK)
+    return list(zip(numbers[::2], numbers[1::2], strict=True)), at + (-at % BLOCK)
 
 
 #: The index of a million samples with four members each.
@@ -367,12 +346,10 @@ class MemberPlace:
     Attributes:
         begin: Offset of its body.
         size_bytes: Length of its body.
-        name: None if the index does not state it.
     """
 
     begin: int
     size_bytes: int
-    name: str | None
 
     @property
     def stop(self) -> int:
@@ -437,18 +414,12 @@ def parse_idx(content: bytes, length: int) -> TarIndex:
         raise FormatError(f"idx: the first line promises {count} samples, found {len(lines)}; truncated?")
     ends, members = [], []
     stop = 0
-    key: str | None = None
     for number, line in enumerate(lines):
         found = _members_of(line, _WORDS[version], number)
         for member in found:
             if member.begin < stop + BLOCK or member.begin % BLOCK:
                 raise _fault(number, f"a member at byte {member.begin}, where one ends at byte {stop}")
             stop = member.stop
-            last, key = key, key if member.name is None else _key_of(member.name, number)
-            if member.name is not None and (member is found[0]) == (key == last):
-                raise _fault(
-                    number, f"the member {member.name!r} belongs to another sample, as names have it"
-                )
         ends.append(stop)
         members.append(found[0])
     if not lines or not _END_BYTES <= length - stop <= _MOST_END_BYTES:
@@ -463,17 +434,14 @@ def check_member(member: MemberPlace, header: bytes) -> None:
         FormatError: The block is not the header of that member.
     """
     try:
-        name, size_bytes, _ = parse_header(header)
+        _, size_bytes, _ = parse_header(header)
     except FormatError as error:
         raise FormatError(
             f"no member is before byte {member.begin}: {_STALE}", offset=member.begin
         ) from error
-    # A long or non-ASCII name is in an extension, and only a part of it is here.
-    is_short = member.name is not None and member.name.isascii() and len(member.name) < 100
-    if size_bytes != member.size_bytes or (is_short and name != member.name):
+    if size_bytes != member.size_bytes:
         raise FormatError(
-            f"expected {member.name or 'a member'} of {member.size_bytes} bytes at byte {member.begin}, "
-            f"found {name} of {size_bytes}: {_STALE}",
+            f"expected {member.size_bytes} bytes at byte {member.begin}, found {size_bytes}: {_STALE}",
             offset=member.begin,
         )
 
@@ -498,20 +466,12 @@ def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
         offset, size = found[at + 1 : at + 3]
         if not (_is_number(offset) and _is_number(size)):
             raise _fault(number, f"no offset and size: {offset[:40]!r}, {size[:40]!r} (no blanks in names)")
-        members.append(MemberPlace(int(offset), int(size), found[at + 3] if words > 3 else None))
+        members.append(MemberPlace(int(offset), int(size)))
     return members
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19
-
-
-def _key_of(name: str, number: int) -> str:
-    """The key of the sample that a member belongs to; see ``SampleGroups``."""
-    dot = find_dot(name)
-    if dot < 0:
-        raise _fault(number, f"the member {name!r} is no field of a sample, by its name")
-    return name[:dot]
 
 
 def _fault(number: int, what: str) -> FormatError:

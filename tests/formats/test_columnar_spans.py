@@ -55,8 +55,8 @@ def test_gaps_are_read_through_where_that_costs_less_than_a_request() -> None:
 
 
 def test_what_is_not_held_is_missing() -> None:
-    file = HeldSpans([Span(10, 20)], 100, b"the end")
-    file.feed(CONTENT[10:15])
+    file = HeldSpans([Span(10, 15), Span(93, 100)], 100)
+    file.feed(CONTENT[10:15] + b"the end")
     file.seek(12)
     assert (file.read(8), file.tell()) == (CONTENT[12:15], 15)
     file.seek(-3, 2)

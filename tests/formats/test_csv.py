@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from feeding import assert_any_chunking_equal, samples_of
+from feeding import assert_any_chunking_equal, limited, samples_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,7 +71,7 @@ def test_names_in_brackets_are_names() -> None:
 
 
 def test_a_quote_that_is_never_closed_is_held_to_a_limit() -> None:
-    decoder, piece = CsvDecoder(max_record_bytes=1000), b'a\n"'
+    decoder, piece = limited(CsvDecoder, most_record_bytes=1000)(), b'a\n"'
     with pytest.raises(FormatError, match="more than 1000 bytes; is a quote not closed"):
         for _ in range(100):
             [*decoder.feed(piece)]
@@ -82,7 +82,7 @@ def test_records_behind_a_long_one_are_not_taken_for_a_part_of_it() -> None:
     body = b'a,b\n1,"' + b"x\n" * 300 + b'"\n' + b"2,y\n" * 500
     # When it is looked at it is open, and twice as much is more than the limit.
     chunks = [body[:550], *(body[at : at + 50] for at in range(550, len(body), 50))]
-    assert len(samples_of(CsvDecoder(max_record_bytes=1000), *chunks)) == 501
+    assert len(samples_of(limited(CsvDecoder, most_record_bytes=1000)(), *chunks)) == 501
 
 
 # --- what separates fields ---

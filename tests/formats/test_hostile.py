@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from feeding import END, blocks_of, cut, decoded, pax_header, raw_header, samples_of
+from feeding import END, blocks_of, cut, decoded, limited, pax_header, raw_header, samples_of
 from waiting import AT_ONCE_S
 
 import asyncloader.formats
@@ -80,8 +80,8 @@ def test_a_zstd_frame_that_lies_about_its_size_costs_no_memory(stated: int, sing
 @CODECS
 def test_a_bomb_of_one_endless_line_ends_at_the_longest_line(codec: str) -> None:
     bomb = COMPRESS[codec](b'{"a": "') + bomb_of(codec)
-    decoder = CompressedDecoder(JsonlDecoder(max_line_bytes=4 * MIB), codec)
-    with peak_below(24 * MIB), pytest.raises(FormatError, match="max_line_bytes"):  # xz has 8 of its own
+    decoder = CompressedDecoder(limited(JsonlDecoder, most_line_bytes=4 * MIB)(), codec)
+    with peak_below(24 * MIB), pytest.raises(FormatError, match="a line of more than"):  # xz has 8 of its own
         blocks_of(decoder, cut(bomb, (1 << 16,)))
 
 
@@ -100,8 +100,8 @@ def test_a_bomb_of_short_lines_comes_in_small_blocks(codec: str) -> None:
 @CODECS
 def test_a_bomb_in_a_member_of_a_tar_is_refused_at_its_header(codec: str) -> None:
     bomb = COMPRESS[codec](raw_header(b"a.txt", 96 * MIB)) + bomb_of(codec) + COMPRESS[codec](END)
-    decoder = CompressedDecoder(TarDecoder(max_member_bytes=4 * MIB), codec)
-    with peak_below(24 * MIB), pytest.raises(FormatError, match="max_member_bytes=4194304"):
+    decoder = CompressedDecoder(limited(TarDecoder, most_sample_bytes=4 * MIB)(), codec)
+    with peak_below(24 * MIB), pytest.raises(FormatError, match="over the most of 4194304 bytes"):
         blocks_of(decoder, [bomb])
 
 
@@ -159,9 +159,8 @@ def test_a_negative_size_ends_any_member_at_once(kind: bytes, size: bytes) -> No
 
 
 @pytest.mark.parametrize("value", [b"-512", b"-1", b"0x200", b"1e9", b"512 ", b"9" * 4000])
-@pytest.mark.parametrize("kind", [b"x", b"g"])
-def test_an_odd_size_in_a_pax_header_ends_its_member_at_once(kind: bytes, value: bytes) -> None:
-    archive = pax_header((b"size", value), kind=kind) + raw_header(b"a.txt", 512) + bytes(512) + END
+def test_an_odd_size_in_a_pax_header_ends_its_member_at_once(value: bytes) -> None:
+    archive = pax_header((b"size", value)) + raw_header(b"a.txt", 512) + bytes(512) + END
     with pytest.raises(FormatError, match="PAX size: expected a decimal number"):
         samples_of(open_decoder("tar"), archive)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from examples_drawn import examples
-from feeding import assert_any_chunking_equal, blocks_of, cut, outcome, samples_of
+from feeding import assert_any_chunking_equal, blocks_of, cut, limited, outcome, samples_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,12 +160,12 @@ def test_a_web_page_is_named() -> None:
 
 def test_a_line_above_the_limit_is_refused_in_any_chunking() -> None:
     for body in (b"ab\n" + b"x" * 11 + b"\ncd\n", b"ab\n" + b"x" * 11, b"ab\n" + b"x" * 5000):
-        samples, _, fault = assert_any_chunking_equal(lambda: TextDecoder(max_line_bytes=10), body)
+        samples, _, fault = assert_any_chunking_equal(limited(TextDecoder, most_line_bytes=10), body)
         assert samples == [{"__key__": "0", "text": "ab"}]
         assert fault is not None
-        assert "max_line_bytes=10" in fault[0]
+        assert "more than 10 bytes" in fault[0]
         assert fault[1:] == (3, 1)
-    assert len(samples_of(TextDecoder(max_line_bytes=10), b"x" * 10 + b"\n" + b"y" * 10)) == 2
+    assert len(samples_of(limited(TextDecoder, most_line_bytes=10)(), b"x" * 10 + b"\n" + b"y" * 10)) == 2
 
 
 def test_blocks_are_bounded_in_samples_and_bytes() -> None:
@@ -176,12 +176,6 @@ def test_blocks_are_bounded_in_samples_and_bytes() -> None:
     assert blocks[-1].trail.after(len(blocks[-1]) - 1) == [{"sample": 300_000, "byte": len(body)}]
     long = b'{"a": "' + b"x" * (3 << 20) + b'"}\n'
     assert [len(block) for block in blocks_of(JsonlDecoder(), [long * 7])] == [1] * 7
-
-
-@pytest.mark.parametrize("option", ["start_sample", "start_byte", "max_line_bytes"])
-def test_negative_options_are_refused(option: str) -> None:
-    with pytest.raises(ValueError, match="0 or more"):
-        JsonlDecoder(**{option: -1})
 
 
 @pytest.mark.parametrize(
