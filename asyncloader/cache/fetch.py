@@ -1,4 +1,4 @@
-"""How a shard gets into the cache: found and verified, downloaded, or read along with another process."""
+"""How a shard gets into the cache: found and verified, downloaded, or awaited from another process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..stores.store import BUFFER_BYTES, Access, Body, FileSpan, Store
 from ..stores.urls import redact
 from ..types import Buffer
 from .copy import Copy, Descriptor, Marks, Sums, check_steps, has_crc32c, touch
-from .folder import ABANDONED, CachedFile, CacheFolder, CopyState, Header, Identity, identity_of, read_header
-from .follow import Inotify, follow
+from .folder import CachedFile, CacheFolder, Header, Identity, identity_of, read_header
 from .locks import claim, give_up, make_room, publish, withdraw
+from .waiting import Inotify, wait_filled
 
 
 class Turns:
@@ -85,9 +85,6 @@ _MOST_BYTES = 64 << 20
 # at 50 ms and 40 MB/s a connection), and shards that are needed first stay ahead of later ones. Small shards
 # need few requests, so four times as many of them may be under way at once.
 _LARGE_AT_ONCE, _SMALL_AT_ONCE = 4, 16
-
-# More than can be stopped at once; beyond it, the next reader has to find out again.
-_MOST_STOPPED = 1024
 
 
 class NotKeptError(Exception):
@@ -172,7 +169,6 @@ class Download:
         for chunk in piece:
             self.sha256.update(chunk)
             self.verifier.update(chunk)
-            # Before the bytes: processes that read along take these as the sign that a stretch is complete.
             self._sums.add(self.file.number, chunk)
             rest = memoryview(chunk)
             while rest:
@@ -201,7 +197,7 @@ class Download:
             raise NotKeptError("its server names no version of it (ETag), so a change could not be seen")
         if body.total is None:
             raise NotKeptError("its server does not say how long it is")
-        header = Header(CopyState.FILLING, body.etag, body.total, crc32c=has_crc32c())
+        header = Header(body.etag, body.total, crc32c=has_crc32c())
         await self.file.run(os.pwrite, self.file.number, header.encode(), 0)
         if not await self.has_room(header.size):
             raise NotKeptError(
@@ -253,8 +249,8 @@ class Cache:
         # One at a time: of two that count at once, each could find that there is no room for both.
         self._admitting = asyncio.Lock()
         self._inotify: Inotify | None = None
-        # Files that did not grow, by inode and length: the process that fills them may be stopped.
-        self._stopped: dict[Identity, tuple[int, int]] = {}
+        # Inodes and lengths of files that did not grow: the processes that fill them may be stopped.
+        self._stopped: set[tuple[int, int]] = set()
         self._warned: set[str] = set()
 
     def promise(self, url: str, sha256: bytes | None) -> None:
@@ -417,7 +413,7 @@ class Cache:
                     await self._fill(wanted, copy, found, file, share)
                     return
             # Not while holding a turn: a process that is stopped must not keep our own downloads waiting.
-            await self._follow(wanted, copy, file)
+            await self._wait_filled(copy, file)
 
     async def _acquire(self, work: Callable[[], CachedFile | None]) -> CachedFile | None:
         """A file of the folder, which a thread opens; closed if this is cancelled."""
@@ -484,23 +480,22 @@ class Cache:
         self, wanted: Wanted, copy: Copy, found: CachedFile, file: Descriptor, share: int
     ) -> None:
         """Fill a file that this process has locked, until it is whole and has its final name."""
-        last_word: Header | None = ABANDONED
+        is_given_up = True
         try:
             # Another process may have had the lock before, and finished.
             if await self._open_kept(wanted, copy, verifies=True):
                 return
             download = Download(wanted.remote, file, copy, self._has_room)
             await download.run(wanted.url, share)
-            last_word = replace(download.header, state=CopyState.REJECTED)  # unless the digest is right
             download.verifier.check(redact(wanted.url))
-            whole = replace(download.header, state=CopyState.COMPLETE, sha256=download.sha256.digest())
-            last_word = None  # from here on the thread writes it, also if this is cancelled
+            whole = replace(download.header, sha256=download.sha256.digest())
+            is_given_up = False  # from here on the thread does that, also if this is cancelled
             await file.run(self._publish, wanted.identity, found, whole)
             copy.end(whole=True)
         finally:
-            if last_word is not None:
+            if is_given_up:
                 # If cancelled a second time, the lock goes with the descriptor, the file with the next scan.
-                await file.run(withdraw, self._folder, found, last_word)
+                await file.run(withdraw, self._folder, found)
 
     def _publish(self, identity: Identity, found: CachedFile, whole: Header) -> None:
         """Give the file its final name, in a thread; if that fails, withdraw it."""
@@ -508,7 +503,7 @@ class Cache:
             self._marks.add(found.number, whole)
             publish(self._folder, found, identity, whole)
         except OSError:
-            withdraw(self._folder, found, ABANDONED)
+            withdraw(self._folder, found)
             raise
 
     async def _has_room(self, size: int) -> bool:
@@ -517,8 +512,9 @@ class Cache:
         async with self._admitting:
             return await self._root.run(make_room, self._folder, self._setting.limit_bytes)
 
-    async def _follow(self, wanted: Wanted, copy: Copy, file: Descriptor) -> None:
-        if await self._state_of(file) == self._stopped.get(wanted.identity):
+    async def _wait_filled(self, copy: Copy, file: Descriptor) -> None:
+        """Open ``copy`` once another process has filled the file, unless that has been stopped."""
+        if await self._progress_of(file) in self._stopped:
             return
         try:
             self._inotify = self._inotify or Inotify()
@@ -528,17 +524,15 @@ class Cache:
                 f"cannot be watched: {error.strerror} (see fs.inotify.max_user_instances)"
             )
             return
-        if await follow(file, wanted.url, self._inotify, 2 * self._access.network.stall_s, copy):
-            self._stopped.pop(wanted.identity, None)
-            header = await file.run(read_header, file.number)
-            if header is not None and header.state is CopyState.COMPLETE:
-                # Its digest was computed a moment ago, from bytes that were just downloaded.
-                await file.run(self._marks.add, file.number, header)
-        else:
-            if len(self._stopped) >= _MOST_STOPPED:
-                self._stopped.clear()
-            self._stopped[wanted.identity] = await self._state_of(file)
+        if not await wait_filled(file, self._inotify, 2 * self._access.network.stall_s):
+            self._stopped.add(await self._progress_of(file))
+            return
+        header = await file.run(read_header, file.number)
+        if header is not None and header.is_complete:
+            # Its digest was computed a moment ago, from bytes that were just downloaded.
+            await file.run(self._marks.add, file.number, header)
+            copy.open(file, header)
 
-    async def _state_of(self, file: Descriptor) -> tuple[int, int]:
+    async def _progress_of(self, file: Descriptor) -> tuple[int, int]:
         found = await file.run(os.fstat, file.number)
         return found.st_ino, found.st_size
