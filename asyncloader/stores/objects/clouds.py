@@ -110,7 +110,7 @@ CLOUDS: Mapping[str, Cloud] = {
 }
 
 
-# Credentials and settings of ``~/.aws``, which obstore does not read; pure but for ``read_shared_files``.
+# Credentials and settings of ``~/.aws``, which obstore does not read.
 #
 # Which credentials are used, the first of:
 #
@@ -175,16 +175,6 @@ class Boto3Keys:
 
 
 @dataclass(frozen=True)
-class SharedFiles:
-    """The texts of ``credentials`` and ``config``, empty where there is no such file, and their paths."""
-
-    credentials: str = field(default="", repr=False)
-    config: str = field(default="", repr=False)
-    credentials_path: str = "~/.aws/credentials"
-    config_path: str = "~/.aws/config"
-
-
-@dataclass(frozen=True)
 class Chosen:
     """What the shared files add to options and environment.
 
@@ -198,26 +188,12 @@ class Chosen:
     endpoint: str | None = None
 
 
-def read_shared_files(environ: Mapping[str, str]) -> SharedFiles:
-    """The files that the environment names, or those in the home folder."""
-    paths = [
-        os.path.expanduser(environ.get(variable) or usual)
-        for variable, usual in (
-            ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
-            ("AWS_CONFIG_FILE", "~/.aws/config"),
-        )
-    ]
-    credentials, config = (_text(path) for path in paths)
-    return SharedFiles(credentials, config, *paths)
-
-
-def choose(options: Mapping[str, Any], environ: Mapping[str, str], files: SharedFiles) -> Chosen:
+def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> Chosen:
     """Whose credentials, region and endpoint to use for S3.
 
     Args:
         options: Checked ones, by their plain names.
-        environ: The environment.
-        files: See ``read_shared_files``.
+        environ: The environment, which may name other files than those in the home folder.
 
     Raises:
         ValueError: A profile that is named and needed but not there, has nothing to sign with, or needs
@@ -225,17 +201,16 @@ def choose(options: Mapping[str, Any], environ: Mapping[str, str], files: Shared
     """
     named = options.get("profile") or environ.get("AWS_PROFILE")
     name = named or "default"
-    credentials, config = (
-        _sections(files.credentials, files.credentials_path),
-        _sections(files.config, files.config_path),
-    )
+    credentials_path = os.path.expanduser(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials")
+    config_path = os.path.expanduser(environ.get("AWS_CONFIG_FILE") or "~/.aws/config")
+    credentials, config = _sections(credentials_path), _sections(config_path)
     profile = _merged(name, credentials, config)
     needed = "profile" in options or (
         not _given_in_code(options) and not _has_keys(environ, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     )
     if named and profile is None and needed:
         raise ValueError(
-            f"no profile {name!r} in {files.credentials_path} or {files.config_path}; "
+            f"no profile {name!r} in {credentials_path} or {config_path}; "
             "check the option profile or AWS_PROFILE"
         )
     profile = profile or _Profile({}, {})
@@ -348,11 +323,14 @@ def _merged(
     return _Profile(credentials.get(name, {}), in_config or {})
 
 
-def _sections(text: str, path: str) -> Mapping[str, Mapping[str, str]]:
+def _sections(path: str) -> Mapping[str, Mapping[str, str]]:
     parser = configparser.RawConfigParser(default_section="", strict=False)
     failed = False
     try:
-        parser.read_string(text)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            parser.read_file(file)
+    except OSError:  # there is none, or it is of another user, such as root's in a container
+        return {}
     except configparser.Error:  # it quotes lines, and so keys
         failed = True
     if failed:
@@ -372,14 +350,6 @@ def _nested(lines: str) -> Mapping[str, str]:
     """The indented settings below one without a value, such as ``s3 =``."""
     pairs = (line.partition("=") for line in lines.splitlines() if "=" in line)
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:  # of another user, such as root's in a container: ignored
-        return ""
 
 
 # The user's ``credential_provider``: its result is checked, and its exception is kept.

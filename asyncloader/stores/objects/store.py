@@ -27,7 +27,7 @@ from ..failures import TransientError, changed
 from ..store import Body, NetworkPolicy, no_chunks
 from ..urls import redact, split_key
 from .backend import check_options, client_arguments, plain_options
-from .clouds import CLOUDS, Chosen, Provider, UserProvider, choose, read_shared_files
+from .clouds import CLOUDS, Chosen, Provider, UserProvider, choose
 from .errors import CLIENT_ERRORS, is_of_provider, store_error
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def make_client(
     chosen = Chosen(provider=provider)
     cloud = CLOUDS[scheme]
     if cloud.has_profiles:
-        chosen = choose(plain, os.environ, read_shared_files(os.environ))
+        chosen = choose(plain, os.environ)
     config, client_options = client_arguments(scheme, options, os.environ, chosen, bucket)
     make: Any = getattr(obstore.store, cloud.client)
     try:
