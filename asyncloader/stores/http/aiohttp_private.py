@@ -21,7 +21,6 @@ byte then takes half of the processor's time (``tests/benchmarks/receiving.py``)
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -36,9 +35,6 @@ HEAD_BYTES = 1 << 10
 
 # How much it reads at a time where it receives all of a body.
 _BODY_BYTES = 1 << 18
-
-# How many full buffers may wait before reading from the socket pauses.
-_MOST_FULL = 2
 
 _NOTHING = memoryview(b"")
 
@@ -74,16 +70,12 @@ class _Receiver(asyncio.BufferedProtocol):
         self._is_lost = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
-        # Received and not taken: what came with the head, whole buffers, and the bytes from begin to end of
-        # the one that is being filled.
-        self._full: deque[Buffer] = deque()
-        self._filling = _NOTHING
-        self._begin = 0
-        self._end = 0
-        while chunk := self._content.read_nowait():
-            self._full.append(chunk)
-            left -= len(chunk)
-        self._left = 0 if self._content.is_eof() else left
+        # The bytes from begin to end were received and not taken. Some have come with the head.
+        head = self._content.read_nowait()
+        self._filling = buffers.take(left)
+        self._filling[: len(head)] = head
+        self._begin, self._end = 0, len(head)
+        self._left = 0 if self._content.is_eof() else left - len(head)
         if self._left:
             connection = response.connection
             if connection is None or connection.transport is None or connection.protocol is None:
@@ -101,7 +93,7 @@ class _Receiver(asyncio.BufferedProtocol):
         Raises:
             aiohttp.ClientPayloadError: The connection ended before the body.
         """
-        while not self._full and self._begin == self._end:
+        while self._begin == self._end:
             if not self._left:
                 raise StopAsyncIteration
             if self._is_lost:
@@ -111,13 +103,10 @@ class _Receiver(asyncio.BufferedProtocol):
                 await self._waiter
             finally:
                 self._waiter = None
-        if self._full:
-            chunk = self._full.popleft()
-        else:
-            chunk = self._filling[self._begin : self._end]
-            self._begin = self._end
-            if self._end == len(self._filling) or not self._left:
-                self._let_go()
+        chunk = self._filling[self._begin : self._end]
+        self._begin = self._end
+        if self._end == len(self._filling) or not self._left:
+            self._filling, self._begin, self._end = _NOTHING, 0, 0
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
@@ -126,10 +115,7 @@ class _Receiver(asyncio.BufferedProtocol):
     # --- what the transport calls ---
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._end == len(self._filling):
-            if self._begin < self._end:
-                self._full.append(self._filling[self._begin :])
-            self._let_go()
+        if not self._filling:
             self._filling = self._buffers.take(self._left)
         return self._filling[self._end : self._end + self._left]
 
@@ -138,7 +124,7 @@ class _Receiver(asyncio.BufferedProtocol):
         self._left -= nbytes
         if not self._left:
             self._finish()
-        elif len(self._full) >= _MOST_FULL:
+        elif self._end == len(self._filling):  # until it is taken
             self._is_paused = True
             self._transport.pause_reading()
         self._wake()
@@ -160,10 +146,6 @@ class _Receiver(asyncio.BufferedProtocol):
         self._handler.set_response_params()
         self._transport.set_protocol(self._handler)
         self._content.feed_eof()
-
-    def _let_go(self) -> None:
-        self._filling = _NOTHING
-        self._begin = self._end = 0
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
