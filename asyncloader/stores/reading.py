@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -18,7 +18,7 @@ from typing import Protocol
 from ..errors import StoreError
 from ..flow.budget import Reservation
 from ..flow.channel import Channel, ChannelClosed, EndOfChannel, call_in_loop
-from ..flow.engine import Alarm, EngineStopped, Scope
+from ..flow.engine import EngineStopped, Scope
 from ..observe.stopwatch import STORE, Stopwatch
 from ..observe.tracing import Flying, Traffic
 from ..types import Answer, Buffer, Layout, Planning, Span
@@ -26,7 +26,7 @@ from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
 from .network import NetworkStore
 from .pacing import Hedges
-from .store import NO_END, Body, Buffers, FileSpan, Store, clip, closed_on_error, piece_bytes_of
+from .store import NO_END, Body, Buffers, FileSpan, Store, clip, piece_bytes_of
 from .urls import origin_of, redact
 
 
@@ -187,16 +187,21 @@ class Fetch:
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self.store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
             if (span := _span_of_file(shard, begin, body)) is not None:
-                with closed_on_error(span):
+                try:
                     self.opened(body, True)
                     await self._hand_on(span)
+                except BaseException:  # whose traceback would keep its file open
+                    span.close()
+                    raise
                 return
             self.opened(body, False)
             _check_promise(shard, part, body)
             stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
             async for chunk in body.chunks:
-                wanted = clip(chunk, begin - offset, stop - offset)
+                wanted = chunk
+                if offset < begin or offset + len(chunk) > stop:
+                    wanted = clip(chunk, begin - offset, stop - offset)
                 offset += len(chunk)
                 if wanted:
                     if not self._leads(request, begin):
@@ -323,17 +328,17 @@ class _ShardReader:
 
     async def run(self, out: Channel[ShardChunks]) -> None:
         try:
-            with closing(Alarm(self._changed.set)) as late:
-                while True:
-                    self._top_up()
-                    self._announce(out)
-                    if self._drop_received():
-                        continue
-                    if not self._lookahead.window:
-                        return
-                    self._hedge(late)
-                    await self._changed.wait()
-                    self._changed.clear()
+            while True:
+                self._top_up()
+                self._announce(out)
+                if self._drop_received():
+                    continue
+                if not self._lookahead.window:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._hedge()):
+                        await self._changed.wait()
+                self._changed.clear()
         except BaseException as error:
             self._fail(error if isinstance(error, Exception) else EngineStopped())
             raise
@@ -408,8 +413,12 @@ class _ShardReader:
             )
         self._changed.set()
 
-    def _hedge(self, late: Alarm) -> None:
-        """Send a second request for late bytes that the consumer or a plan waits for."""
+    def _hedge(self) -> float | None:
+        """Send a second request for late bytes that the consumer or a plan waits for.
+
+        Returns:
+            In how many seconds others will be late; None if there are none.
+        """
         window = self._lookahead.window
         waits_s = []
         for shard in window:
@@ -421,9 +430,7 @@ class _ShardReader:
                 waits_s.append(late_s)
             elif late_s is not None and fetch.hedge():
                 self._traffic.mark("hedge", shard.url, offset=shard.parts[0].received_to)
-        late.end()
-        if waits_s:
-            late.begin(min(waits_s))
+        return min(waits_s, default=None)
 
     # --- what the consumer gets ---
 

@@ -9,8 +9,8 @@ import ctypes
 import math
 import os
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -161,17 +161,6 @@ class FileSpan:
     def __del__(self) -> None:
         with suppress(AttributeError):  # no descriptor could be made
             self.close()
-
-
-@contextmanager
-def closed_on_error(chunk: Buffer | FileSpan) -> Iterator[None]:
-    """Close a span that could not be passed on: the error's traceback would keep its file open."""
-    try:
-        yield
-    except BaseException:
-        if isinstance(chunk, FileSpan):
-            chunk.close()
-        raise
 
 
 def piece_bytes_of(most_bytes: int) -> int:

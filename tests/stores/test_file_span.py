@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from asyncloader.errors import StoreError
-from asyncloader.flow.channel import ChannelClosed
 from asyncloader.stores import store as file_span
 from asyncloader.stores.store import (
     PIECE_BYTES,
     Buffers,
     FileSpan,
-    closed_on_error,
     is_cached,
     piece_bytes_of,
 )
@@ -185,11 +183,3 @@ def test_a_shard_that_is_left_early_lets_go_of_its_file(
         sleep(pause_s)  # while the next file is opened, looked at, and handed on
         run.out.close()
     assert not held_below(tmp_path)
-
-
-def test_a_span_that_cannot_be_handed_on_lets_go_of_its_file(shard: Path, uncollected: None) -> None:
-    span = span_of(shard, 0, 8)
-    with pytest.raises(ChannelClosed) as kept, closed_on_error(span):
-        raise ChannelClosed
-    assert not held_below(shard)
-    del kept, span
