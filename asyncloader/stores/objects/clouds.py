@@ -33,7 +33,6 @@ class Cloud:
         servers: What identifies the server of a bucket: options by their plain names, and the variables that
             count where no option is given. An endpoint makes the others irrelevant if ``endpoint_is_all``.
         has_profiles: Whether the shared files of AWS hold settings for it.
-        endpoint_has_bucket: Whether consoles show an endpoint that ends in the bucket.
     """
 
     client: str
@@ -47,7 +46,6 @@ class Cloud:
     servers: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     endpoint_is_all: bool = False
     has_profiles: bool = False
-    endpoint_has_bucket: bool = False
 
 
 _S3_ROLES = frozenset({"role_arn", "role_session_name", "web_identity_token_file"})
@@ -79,7 +77,6 @@ CLOUDS: Mapping[str, Cloud] = {
         servers=((("endpoint",), _S3_ENDPOINTS), (("profile",), ("AWS_PROFILE",))),
         endpoint_is_all=True,
         has_profiles=True,
-        endpoint_has_bucket=True,
     ),
     "gs": Cloud(
         client="GCSStore",

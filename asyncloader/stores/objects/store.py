@@ -86,7 +86,7 @@ def make_client(
     cloud = CLOUDS[scheme]
     if cloud.has_profiles:
         chosen = choose(plain, os.environ)
-    config, client_options = client_arguments(scheme, options, os.environ, chosen, bucket)
+    config, client_options = client_arguments(scheme, options, os.environ, chosen)
     make: Any = getattr(obstore.store, cloud.client)
     try:
         client: Client = make(
