@@ -155,7 +155,7 @@ class ObjectStore:
         self._provider: UserProvider | None = None
         provide = plain_options(scheme, options).get("credential_provider")
         if provide is not None:
-            self._provider = UserProvider(scheme, provide)
+            self._provider = UserProvider(provide)
         self._client: Client | None = None
         self._answered = False
 
