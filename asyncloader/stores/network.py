@@ -150,7 +150,7 @@ class _Transfer:
                         self._attempts.received(len(wanted))
                         offset += len(wanted)
                         yield wanted
-                    del chunk, wanted  # their memory is lent
+                    del chunk, wanted  # so that their memory is free when the decoder is done with it
                 if body.stop is None or at >= body.stop:
                     return
                 what = f"the body ended at byte {at}, before byte {body.stop} that the server promised"

@@ -26,7 +26,7 @@ from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
 from .network import NetworkStore
 from .pacing import Hedges
-from .store import NO_END, Body, Buffers, FileSpan, Store, clip, piece_bytes_of
+from .store import NO_END, Body, FileSpan, Store, clip, piece_bytes_of
 from .urls import origin_of, redact
 
 
@@ -35,7 +35,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
 
     Args:
         shard: Which one. Its length, version, digests and layout are known with the first chunk.
-        buffers: Lends memory to the receiver, for all shards that it reads.
+        piece_bytes: How much of a file the receiver reads at a time.
         waited: Called with the time that a thread had to wait for bytes.
         received: Called after each chunk that was received, and when the receiver closes.
 
@@ -48,7 +48,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
     def __init__(
         self,
         shard: ShardRead,
-        buffers: Buffers,
+        piece_bytes: int,
         waited: Callable[[float], object],
         received: Callable[[], object],
     ) -> None:
@@ -56,7 +56,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
         # at a time.
         super().__init__(1)
         self.shard = shard
-        self._buffers = buffers
+        self._piece_bytes = piece_bytes
         self._span: FileSpan | None = None
         self._waited = waited
         self._received = received
@@ -81,7 +81,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
             if not isinstance(received, FileSpan):
                 return received
             self._span = received
-        return self._span.read(self._buffers)  # copied from the page cache, without waiting
+        return self._span.read(self._piece_bytes)  # copied from the page cache, without waiting
 
     async def receive_async(self) -> Buffer | FileSpan:
         """See ``Channel.receive_async``."""
@@ -321,7 +321,7 @@ class _ShardReader:
         self._chunks: dict[ShardRead, ShardChunks] = {}
         #: Ends once what the plan of a shard has asked for has come.
         self._asked: dict[ShardRead, Channel[None]] = {}
-        self._buffers = Buffers(piece_bytes_of(budget.most_bytes))
+        self._piece_bytes = piece_bytes_of(budget.most_bytes)
         self._changed = asyncio.Event()
         # From any thread.
         self._notify = budget.on_room = partial(call_in_loop, asyncio.get_running_loop(), self._changed.set)
@@ -368,7 +368,7 @@ class _ShardReader:
             self._scope.start(partial(self._fetch, *request))
         while self._lookahead.begun:
             shard = self._lookahead.begun.popleft()
-            self._chunks[shard] = ShardChunks(shard, self._buffers, self._budget.waited, self._notify)
+            self._chunks[shard] = ShardChunks(shard, self._piece_bytes, self._budget.waited, self._notify)
             if shard.plan is not None:
                 self._scope.start(partial(self._plan, shard, shard.plan))
 

@@ -14,8 +14,8 @@ They are the same in aiohttp 3.11 to 3.14; the tests run with 3.14.5. Other rele
 
 aiohttp connects, uses proxies, sends the request and parses the head. It would copy the body three times:
 what the loop has received, what its parser takes for the body, and what came in more than one read. A body
-of known length needs no parser: it is the next so many bytes, which are received into memory that is lent. A
-byte then takes half of the processor's time (``tests/benchmarks/receiving.py``).
+of known length needs no parser: it is the next so many bytes, which are received where the decoder reads
+them. A byte then takes half of the processor's time (``tests/benchmarks/receiving.py``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError as HttpProcessingError
 
 from ...types import Buffer
-from ..store import Buffers
+from ..store import new_buffer
 
 #: How much of a body aiohttp reads with the head before it stops; it may be twice as much.
 HEAD_BYTES = 1 << 10
@@ -39,12 +39,11 @@ _BODY_BYTES = 1 << 18
 _NOTHING = memoryview(b"")
 
 
-def received(response: aiohttp.ClientResponse, buffers: Buffers) -> AsyncIterator[Buffer]:
+def received(response: aiohttp.ClientResponse) -> AsyncIterator[Buffer]:
     """The bytes of a body, as they come.
 
     Args:
         response: Nothing of it was read yet. The caller closes it.
-        buffers: Lend the memory.
 
     Raises:
         aiohttp.ClientError, OSError, ValueError: As reading from aiohttp does, while iterating.
@@ -52,7 +51,7 @@ def received(response: aiohttp.ClientResponse, buffers: Buffers) -> AsyncIterato
     length = response.content_length
     if length is None or "Transfer-Encoding" in response.headers:
         return response.content.iter_chunked(_BODY_BYTES)
-    return _Receiver(response, length, buffers)
+    return _Receiver(response, length)
 
 
 class _Receiver(asyncio.BufferedProtocol):
@@ -61,18 +60,16 @@ class _Receiver(asyncio.BufferedProtocol):
     Args:
         response: Nothing of it was read yet.
         left: How many bytes are still to come.
-        buffers: Lend the memory.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse, left: int, buffers: Buffers) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, left: int) -> None:
         self._content = response.content
-        self._buffers = buffers
         self._is_lost = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
         # The bytes from begin to end were received and not taken. Some have come with the head.
         head = self._content.read_nowait()
-        self._filling = buffers.take(left)
+        self._filling = new_buffer(left)
         self._filling[: len(head)] = head
         self._begin, self._end = 0, len(head)
         self._left = 0 if self._content.is_eof() else left - len(head)
@@ -116,8 +113,8 @@ class _Receiver(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if not self._filling:
-            self._filling = self._buffers.take(self._left)
-        return self._filling[self._end : self._end + self._left]
+            self._filling = new_buffer(self._left)
+        return self._filling[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
