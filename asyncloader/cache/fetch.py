@@ -99,7 +99,6 @@ class Wanted:
         url: As the store takes it.
         identity: Which object that is.
         remote: The store.
-        opens: Whether this is its reader's first read of it.
         loads: Whether it should be downloaded if it is missing.
         sha256: Its digest by an index, if there is one.
         lane: That reads it.
@@ -108,7 +107,6 @@ class Wanted:
     url: str
     identity: Identity
     remote: Store
-    opens: bool
     loads: bool
     sha256: bytes | None
     lane: int
@@ -292,12 +290,12 @@ class Cache:
         Raises:
             StoreError: The shard had to be downloaded or verified, and its server cannot read it.
         """
+        opens = etag is None
         wanted = Wanted(
             url,
             self._identity_of(url),
             remote,
-            opens=etag is None,
-            loads=etag is None and (start == 0 or self._shares),
+            loads=opens and (start == 0 or self._shares),
             sha256=self._sha256s.get(url),
             lane=lane,
         )
@@ -311,7 +309,7 @@ class Cache:
                 self.disk_failed(error)
             copy = self._arriving.get(wanted.identity)  # another read may have come first
         if copy is None:
-            if not wanted.opens:
+            if not opens:
                 return None
             copy = Copy()
             # The copy reports the result; the channel only gives the task an owner.
@@ -324,7 +322,7 @@ class Cache:
         finally:
             if not is_there:
                 copy.close()
-        if is_there and copy.growing and wanted.opens:
+        if is_there and copy.growing and opens:
             self._counts.cached += not self._folder.evicted
             self._counts.evicting += self._folder.evicted > 0
         return copy if is_there else None
@@ -451,7 +449,7 @@ class Cache:
         if found is not None and found.header is not None:
             try:
                 found.is_verified = self._marks.has(found.number, found.header)
-                if found.is_verified and wanted.opens:
+                if found.is_verified:
                     touch(found.number)
             except OSError:
                 found.close()
@@ -532,6 +530,7 @@ class Cache:
             # Its digest was computed a moment ago, from bytes that were just downloaded.
             await file.run(self._marks.add, file.number, header)
             copy.open(file, header)
+            self._counts.cached += 1  # a consumer had to wait for the download
 
     async def _progress_of(self, file: Descriptor) -> tuple[int, int]:
         found = await file.run(os.fstat, file.number)
