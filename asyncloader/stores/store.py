@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ..errors import StoreError
+from ..flow.process import keep_freed_pages
 from ..types import Buffer
 
 #: For so many bytes, the cost of a read and of waking the decoding thread is small: with half as many, 1 GB
@@ -25,11 +26,12 @@ BUFFER_BYTES = 2 << 20
 def new_buffer(size_bytes: int) -> memoryview:
     """Memory for bytes on their way from a socket or a file to a decoder, with arbitrary contents.
 
-    Nothing is kept here: the allocator keeps what is freed (see ``keep_freed_pages``).
+    Nothing is kept here, since the allocator keeps what is freed.
 
     Args:
         size_bytes: How much of it is needed; no more than ``BUFFER_BYTES`` are made.
     """
+    keep_freed_pages()
     return np.empty(min(size_bytes, BUFFER_BYTES), np.uint8).data
 
 
