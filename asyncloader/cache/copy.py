@@ -15,7 +15,7 @@ from ..errors import StoreError
 from ..flow.engine import opened
 from ..formats.digest import Digest, open_digest
 from ..types import Buffer
-from .folder import HEADER_BYTES, MARK_BYTES, READ_ONLY, STRETCH_BYTES, SUMS_BYTES, CopyState, Header, mark_of
+from .folder import HEADER_BYTES, MARK_BYTES, READ_ONLY, STRETCH_BYTES, SUMS_BYTES, Header, mark_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -150,28 +150,17 @@ def read_stretches(number: int, header: Header, start: int, stop: int) -> list[B
     sums = os.pread(number, _sums_at(stop - 1) + SUMS_BYTES - _sums_at(first), _sums_at(first))
     chunks: list[Buffer] = []
     for begin in range(first, stop, STRETCH_BYTES):
-        stretch = _read_stretch(number, header, begin)
+        size = min(STRETCH_BYTES, header.size - begin)
+        stretch = os.pread(number, size, header.begin + begin)
         at = _sums_at(begin) - _sums_at(first) + _ALGORITHMS.index(algorithm) * _SUM_BYTES
         digest = open_digest(algorithm)
         assert digest is not None, "has_crc32c has found it"
         digest.update(stretch)
-        if digest.digest() != sums[at : at + _SUM_BYTES]:
+        if len(stretch) < size or digest.digest() != sums[at : at + _SUM_BYTES]:
             raise DamagedCopyError
-        low, high = max(start - begin, 0), min(stop - begin, len(stretch))
-        chunks.append(stretch if high - low == len(stretch) else memoryview(stretch)[low:high])
+        low, high = max(start - begin, 0), min(stop - begin, size)
+        chunks.append(stretch if high - low == size else memoryview(stretch)[low:high])
     return chunks
-
-
-def _read_stretch(number: int, header: Header, begin: int) -> bytes:
-    stop = min(begin + STRETCH_BYTES, header.size)
-    stretch = b""
-    while len(stretch) < stop - begin:
-        offset = begin + len(stretch)
-        read = os.pread(number, stop - offset, header.begin + offset)
-        if not read:
-            raise DamagedCopyError
-        stretch = stretch + read if stretch else read
-    return stretch
 
 
 def _sums_at(offset: int) -> int:
@@ -316,7 +305,7 @@ class Copy:
     def open(self, file: Descriptor, header: Header) -> None:
         """Its bytes are in this file, or are going to be."""
         self.file, self.header = file.share(), header
-        if header.state is CopyState.COMPLETE:
+        if header.is_complete:
             self.end(whole=True)
         self._wake()
 

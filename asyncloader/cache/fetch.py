@@ -1,4 +1,4 @@
-"""How a shard gets into the cache: found and verified, downloaded, or read along with another process."""
+"""How a shard gets into the cache: found and verified, downloaded, or awaited from another process."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ..stores.store import BUFFER_BYTES, Access, Body, FileSpan, Store
 from ..stores.urls import redact
 from ..types import Buffer
 from .copy import Copy, Descriptor, Marks, Sums, check_steps, has_crc32c, touch
-from .folder import ABANDONED, CachedFile, CacheFolder, CopyState, Header, Identity, identity_of, read_header
-from .follow import Inotify, follow
+from .folder import CachedFile, CacheFolder, Header, Identity, identity_of, read_header
 from .locks import claim, give_up, make_room, publish, withdraw
+from .waiting import Inotify, wait_filled
 
 
 class Turns:
@@ -86,9 +86,6 @@ _MOST_BYTES = 64 << 20
 # need few requests, so four times as many of them may be under way at once.
 _LARGE_AT_ONCE, _SMALL_AT_ONCE = 4, 16
 
-# More than can be stopped at once; beyond it, the next reader has to find out again.
-_MOST_STOPPED = 1024
-
 
 class NotKeptError(Exception):
     """The shard cannot be cached, and is read from the network. The text may say why."""
@@ -102,7 +99,6 @@ class Wanted:
         url: As the store takes it.
         identity: Which object that is.
         remote: The store.
-        opens: Whether this is its reader's first read of it.
         loads: Whether it should be downloaded if it is missing.
         sha256: Its digest by an index, if there is one.
         lane: That reads it.
@@ -111,7 +107,6 @@ class Wanted:
     url: str
     identity: Identity
     remote: Store
-    opens: bool
     loads: bool
     sha256: bytes | None
     lane: int
@@ -172,7 +167,6 @@ class Download:
         for chunk in piece:
             self.sha256.update(chunk)
             self.verifier.update(chunk)
-            # Before the bytes: processes that read along take these as the sign that a stretch is complete.
             self._sums.add(self.file.number, chunk)
             rest = memoryview(chunk)
             while rest:
@@ -201,7 +195,7 @@ class Download:
             raise NotKeptError("its server names no version of it (ETag), so a change could not be seen")
         if body.total is None:
             raise NotKeptError("its server does not say how long it is")
-        header = Header(CopyState.FILLING, body.etag, body.total, crc32c=has_crc32c())
+        header = Header(body.etag, body.total, crc32c=has_crc32c())
         await self.file.run(os.pwrite, self.file.number, header.encode(), 0)
         if not await self.has_room(header.size):
             raise NotKeptError(
@@ -253,8 +247,8 @@ class Cache:
         # One at a time: of two that count at once, each could find that there is no room for both.
         self._admitting = asyncio.Lock()
         self._inotify: Inotify | None = None
-        # Files that did not grow, by inode and length: the process that fills them may be stopped.
-        self._stopped: dict[Identity, tuple[int, int]] = {}
+        # Inodes and lengths of files that did not grow: the processes that fill them may be stopped.
+        self._stopped: set[tuple[int, int]] = set()
         self._warned: set[str] = set()
 
     def promise(self, url: str, sha256: bytes | None) -> None:
@@ -296,12 +290,12 @@ class Cache:
         Raises:
             StoreError: The shard had to be downloaded or verified, and its server cannot read it.
         """
+        opens = etag is None
         wanted = Wanted(
             url,
             self._identity_of(url),
             remote,
-            opens=etag is None,
-            loads=etag is None and (start == 0 or self._shares),
+            loads=opens and (start == 0 or self._shares),
             sha256=self._sha256s.get(url),
             lane=lane,
         )
@@ -315,7 +309,7 @@ class Cache:
                 self.disk_failed(error)
             copy = self._arriving.get(wanted.identity)  # another read may have come first
         if copy is None:
-            if not wanted.opens:
+            if not opens:
                 return None
             copy = Copy()
             # The copy reports the result; the channel only gives the task an owner.
@@ -328,7 +322,7 @@ class Cache:
         finally:
             if not is_there:
                 copy.close()
-        if is_there and copy.growing and wanted.opens:
+        if is_there and copy.growing and opens:
             self._counts.cached += not self._folder.evicted
             self._counts.evicting += self._folder.evicted > 0
         return copy if is_there else None
@@ -417,7 +411,7 @@ class Cache:
                     await self._fill(wanted, copy, found, file, share)
                     return
             # Not while holding a turn: a process that is stopped must not keep our own downloads waiting.
-            await self._follow(wanted, copy, file)
+            await self._wait_filled(copy, file)
 
     async def _acquire(self, work: Callable[[], CachedFile | None]) -> CachedFile | None:
         """A file of the folder, which a thread opens; closed if this is cancelled."""
@@ -455,7 +449,7 @@ class Cache:
         if found is not None and found.header is not None:
             try:
                 found.is_verified = self._marks.has(found.number, found.header)
-                if found.is_verified and wanted.opens:
+                if found.is_verified:
                     touch(found.number)
             except OSError:
                 found.close()
@@ -484,23 +478,22 @@ class Cache:
         self, wanted: Wanted, copy: Copy, found: CachedFile, file: Descriptor, share: int
     ) -> None:
         """Fill a file that this process has locked, until it is whole and has its final name."""
-        last_word: Header | None = ABANDONED
+        is_given_up = True
         try:
             # Another process may have had the lock before, and finished.
             if await self._open_kept(wanted, copy, verifies=True):
                 return
             download = Download(wanted.remote, file, copy, self._has_room)
             await download.run(wanted.url, share)
-            last_word = replace(download.header, state=CopyState.REJECTED)  # unless the digest is right
             download.verifier.check(redact(wanted.url))
-            whole = replace(download.header, state=CopyState.COMPLETE, sha256=download.sha256.digest())
-            last_word = None  # from here on the thread writes it, also if this is cancelled
+            whole = replace(download.header, sha256=download.sha256.digest())
+            is_given_up = False  # from here on the thread does that, also if this is cancelled
             await file.run(self._publish, wanted.identity, found, whole)
             copy.end(whole=True)
         finally:
-            if last_word is not None:
+            if is_given_up:
                 # If cancelled a second time, the lock goes with the descriptor, the file with the next scan.
-                await file.run(withdraw, self._folder, found, last_word)
+                await file.run(withdraw, self._folder, found)
 
     def _publish(self, identity: Identity, found: CachedFile, whole: Header) -> None:
         """Give the file its final name, in a thread; if that fails, withdraw it."""
@@ -508,7 +501,7 @@ class Cache:
             self._marks.add(found.number, whole)
             publish(self._folder, found, identity, whole)
         except OSError:
-            withdraw(self._folder, found, ABANDONED)
+            withdraw(self._folder, found)
             raise
 
     async def _has_room(self, size: int) -> bool:
@@ -517,8 +510,9 @@ class Cache:
         async with self._admitting:
             return await self._root.run(make_room, self._folder, self._setting.limit_bytes)
 
-    async def _follow(self, wanted: Wanted, copy: Copy, file: Descriptor) -> None:
-        if await self._state_of(file) == self._stopped.get(wanted.identity):
+    async def _wait_filled(self, copy: Copy, file: Descriptor) -> None:
+        """Open ``copy`` once another process has filled the file, unless that has been stopped."""
+        if await self._progress_of(file) in self._stopped:
             return
         try:
             self._inotify = self._inotify or Inotify()
@@ -528,17 +522,16 @@ class Cache:
                 f"cannot be watched: {error.strerror} (see fs.inotify.max_user_instances)"
             )
             return
-        if await follow(file, wanted.url, self._inotify, 2 * self._access.network.stall_s, copy):
-            self._stopped.pop(wanted.identity, None)
-            header = await file.run(read_header, file.number)
-            if header is not None and header.state is CopyState.COMPLETE:
-                # Its digest was computed a moment ago, from bytes that were just downloaded.
-                await file.run(self._marks.add, file.number, header)
-        else:
-            if len(self._stopped) >= _MOST_STOPPED:
-                self._stopped.clear()
-            self._stopped[wanted.identity] = await self._state_of(file)
+        if not await wait_filled(file, self._inotify, 2 * self._access.network.stall_s):
+            self._stopped.add(await self._progress_of(file))
+            return
+        header = await file.run(read_header, file.number)
+        if header is not None and header.is_complete:
+            # Its digest was computed a moment ago, from bytes that were just downloaded.
+            await file.run(self._marks.add, file.number, header)
+            copy.open(file, header)
+            self._counts.cached += 1  # a consumer had to wait for the download
 
-    async def _state_of(self, file: Descriptor) -> tuple[int, int]:
+    async def _progress_of(self, file: Descriptor) -> tuple[int, int]:
         found = await file.run(os.fstat, file.number)
         return found.st_ino, found.st_size

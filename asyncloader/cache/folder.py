@@ -28,7 +28,6 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from ..stores.router import backend_of
@@ -50,31 +49,20 @@ _MARKS_FROM = 2048
 _MARKS = (HEADER_BYTES - _MARKS_FROM) // MARK_BYTES
 
 # The bytes of one checksum. A stretch is passed on only after all of it was read and compared. So up to this
-# much more is read at each end of a range, and processes that read along are so far behind a download. For
-# each stretch a thread releases the interpreter's lock twice and waits for it, so stretches are not smaller.
+# much more is read at each end of a range, and readers are so far behind a download. For each stretch a
+# thread releases the interpreter's lock twice and waits for it, so stretches are not smaller.
 STRETCH_BYTES = 1 << 20
 
 # Of each stretch its crc32 and its crc32c.
 SUMS_BYTES = 8
 
 _MAGIC = b"asyncloader2\n\0\0\0"
-# Files of this one have no checksums.
-_MAGIC_BEFORE = b"asyncloader1\n\0\0\0"
-# Magic, state, length of the ETag, size and sha256 of the shard, whether there is crc32c; then the ETag, and
-# the sha256 of all that.
+# Magic, whether the file is complete, length of the ETag, size and sha256 of the shard, whether there is
+# crc32c; then the ETag, and the sha256 of all that.
 _FIXED = struct.Struct("<16sHHQ32s?")
 _CHECKSUM_BYTES = 32
 _MOST_ETAG_BYTES = 1024
 _MOST_BYTES = 1 << 50
-
-
-class CopyState(IntEnum):
-    """How far a file is."""
-
-    FILLING = 0  # as long as a process holds its lock
-    COMPLETE = 1
-    ABANDONED = 2  # no further bytes come; they have to be read from the network
-    REJECTED = 3  # all bytes came, and are not those that were promised
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +70,22 @@ class Header:
     """What a cached file contains.
 
     Attributes:
-        state: How far it is.
         etag: The version of the object.
         size: Length of the shard, without the header.
-        sha256: Of the shard; zeros before it is complete.
+        sha256: Of the shard; zeros before the file is complete.
         crc32c: Whether the stretches have their crc32c. They always have their crc32: the process that fills
             a file may be able to compute crc32c fast, while one that reads it may not.
     """
 
-    state: CopyState
     etag: str
     size: int
     sha256: bytes = bytes(32)
     crc32c: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all bytes of the shard are there, and are those that were promised."""
+        return any(self.sha256)
 
     @property
     def begin(self) -> int:
@@ -114,7 +105,7 @@ class Header:
 
     def encode(self) -> bytes:
         etag = self.etag.encode()
-        start = _FIXED.pack(_MAGIC, self.state, len(etag), self.size, self.sha256, self.crc32c) + etag
+        start = _FIXED.pack(_MAGIC, self.is_complete, len(etag), self.size, self.sha256, self.crc32c) + etag
         return start + hashlib.sha256(start).digest()
 
     @classmethod
@@ -122,9 +113,9 @@ class Header:
         """The header at the start of ``page``; None if it is not valid."""
         if len(page) < _FIXED.size:
             return None
-        magic, state, etag_bytes, size, sha256, crc32c = _FIXED.unpack_from(page)
+        magic, _, etag_bytes, size, sha256, crc32c = _FIXED.unpack_from(page)
         end = _FIXED.size + etag_bytes
-        if magic != _MAGIC or etag_bytes > _MOST_ETAG_BYTES or size > _MOST_BYTES or state > max(CopyState):
+        if magic != _MAGIC or etag_bytes > _MOST_ETAG_BYTES or size > _MOST_BYTES:
             return None
         if page[end : end + _CHECKSUM_BYTES] != hashlib.sha256(page[:end]).digest():
             return None
@@ -132,16 +123,7 @@ class Header:
             etag = page[_FIXED.size : end].decode()
         except UnicodeDecodeError:
             return None
-        return cls(CopyState(state), etag, size, sha256, crc32c)
-
-
-#: The last header of a download that was given up.
-ABANDONED = Header(CopyState.ABANDONED, "", 0)
-
-
-def is_outdated(page: bytes) -> bool:
-    """Whether ``page`` begins a file of an earlier release, which cannot be checked as it is read."""
-    return page.startswith(_MAGIC_BEFORE)
+        return cls(etag, size, sha256, crc32c)
 
 
 def mark_of(header: Header, run: str) -> tuple[int, bytes]:
@@ -288,8 +270,6 @@ class CacheFolder:
     def find(self, identity: Identity, bad: list[str], sha256: bytes | None = None) -> CachedFile | None:
         """The complete file of a shard; a bad file of its name goes to quarantine and is added to ``bad``.
 
-        A file of an earlier release is removed silently.
-
         Args:
             identity: Of the shard.
             bad: Gets the new names of bad files.
@@ -311,7 +291,7 @@ class CacheFolder:
                 ):
                     return found
                 with closing(found):
-                    name = self.discard(found)
+                    name = self.quarantine(path, found.number)
             if name is not None:
                 bad.append(name)
         return None
@@ -325,15 +305,6 @@ class CacheFolder:
                 raise
             number = os.open(path, FILE_FLAGS & ~os.O_RDWR | os.O_RDONLY, dir_fd=self.number)
         return CachedFile(number, _sound_header(number), path)
-
-    def discard(self, found: CachedFile) -> str | None:
-        """Remove the file of an earlier release, and take any other out of use; see ``quarantine``."""
-        with suppress(OSError):  # a pipe, or the disk cannot read it
-            if is_outdated(os.pread(found.number, HEADER_BYTES, 0)):
-                if self.is_named(found.path, found.number):
-                    self.remove(found.path)
-                return None
-        return self.quarantine(found.path, found.number)
 
     def final_path(self, identity: Identity, etag: str, size: int) -> str:
         """The name of the complete file of this version of a shard."""
@@ -420,6 +391,6 @@ def _sound_header(number: int) -> Header | None:
         header = read_header(number)
     except OSError:  # the disk cannot read it
         return None
-    if header is None or header.state is not CopyState.COMPLETE or found.st_size != header.file_bytes:
+    if header is None or not header.is_complete or found.st_size != header.file_bytes:
         return None
     return header

@@ -1,4 +1,4 @@
-"""Files that are being filled: which process may do so, how far they are, and their end.
+"""Files that are being filled: which process may do so, their end, and the room for them.
 
 Blocking, to be called in threads. But nothing waits for a lock: one that is held is an answer.
 """
@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from .folder import (
-    ABANDONED,
     FILE_FLAGS,
     FILLING,
     QUARANTINE,
@@ -22,7 +21,6 @@ from .folder import (
     SHARDS,
     CachedFile,
     CacheFolder,
-    CopyState,
     Header,
     Identity,
     read_header,
@@ -99,12 +97,9 @@ def publish(folder: CacheFolder, found: CachedFile, identity: Identity, header: 
     fcntl.flock(found.number, fcntl.LOCK_UN)
 
 
-def withdraw(folder: CacheFolder, found: CachedFile, last_word: Header) -> None:
-    """Stop filling a file, with a last header for processes that read along."""
+def withdraw(folder: CacheFolder, found: CachedFile) -> None:
+    """Stop filling a file."""
     try:
-        # Before the lock is released, which wakes no process.
-        with suppress(OSError):
-            os.pwrite(found.number, last_word.encode(), 0)
         if folder.is_named(found.path, found.number):
             folder.remove(found.path)
     finally:
@@ -117,7 +112,7 @@ def give_up(folder: CacheFolder, claimed: CachedFile | None) -> None:
         return
     try:
         if claimed.locked:
-            withdraw(folder, claimed, ABANDONED)
+            withdraw(folder, claimed)
     finally:
         claimed.close()
 
@@ -127,8 +122,8 @@ def being_filled(folder: CacheFolder) -> Iterator[tuple[Header | None, int]]:
     for name in folder.names(FILLING):
         path = f"{FILLING}/{name}"
         try:
-            # Writable, although nothing is written: closing it then wakes processes that read along. They may
-            # have found our lock where they looked for that of a dead process.
+            # Writable, although nothing is written: closing it then wakes processes that wait for the file.
+            # They may have found our lock where they looked for that of a dead process.
             number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
         except FileNotFoundError:
             continue
@@ -144,51 +139,19 @@ def being_filled(folder: CacheFolder) -> Iterator[tuple[Header | None, int]]:
             os.close(number)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a file is.
-
-    Attributes:
-        header: None as long as there is none.
-        filled: How many bytes of the shard it contains.
-        alive: Whether a process is filling it.
-    """
-
-    header: Header | None
-    filled: int
-    alive: bool
-
-    @property
-    def state(self) -> CopyState | None:
-        """The state by the header; None as long as there is none."""
-        return None if self.header is None else self.header.state
-
-    @property
-    def ended(self) -> bool:
-        """Whether no further bytes will come."""
-        return not self.alive or self.state not in (None, CopyState.FILLING)
+def is_locked(number: int) -> bool:
+    """Whether another process is filling an open file."""
+    # A shared lock, so that readers do not take each other for the process that fills the file.
+    if not _lock(number, fcntl.LOCK_SH):
+        return True
+    fcntl.flock(number, fcntl.LOCK_UN)
+    return False
 
 
-def look(number: int) -> Progress:
-    """How far an open file is now."""
-    # The lock first: once it is free, the header is final. A shared lock, so that readers do not take each
-    # other for the process that fills the file.
-    try:
-        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        alive = True
-    else:
-        fcntl.flock(number, fcntl.LOCK_UN)
-        alive = False
-    header = read_header(number)
-    filled = 0 if header is None else max(os.fstat(number).st_size - header.begin, 0)
-    return Progress(header, filled, alive)
-
-
-def _lock(number: int) -> bool:
+def _lock(number: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Lock an open file, unless another process has; returns whether that worked."""
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(number, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -236,31 +199,6 @@ def choose_oldest(files: Iterable[CacheFile], missing_bytes: int) -> list[CacheF
     return None if missing_bytes > 0 else oldest
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """How much room is needed.
-
-    Attributes:
-        announced_bytes: Full lengths of all files that are being filled, by all processes.
-        unwritten_bytes: How much of that is still to be written.
-        limit_bytes: Most bytes of all files together.
-        free_bytes: The free bytes of the file system.
-        floor_bytes: How many should stay free.
-    """
-
-    announced_bytes: int
-    unwritten_bytes: int
-    limit_bytes: int
-    free_bytes: int
-    floor_bytes: int
-
-    def missing_bytes(self, kept_bytes: int) -> int:
-        """How much of so many bytes that are kept has to go."""
-        over_limit = kept_bytes + self.announced_bytes - self.limit_bytes
-        over_disk = self.floor_bytes + self.unwritten_bytes - self.free_bytes
-        return max(over_limit, over_disk)
-
-
 def floor_bytes(file_system_bytes: int) -> int:
     """How much of a file system the cache leaves free: a twentieth, but no more than 1 GiB.
 
@@ -280,15 +218,10 @@ def make_room(folder: CacheFolder, limit_bytes: int) -> bool:
         announced += full
         unwritten += max(full - length, 0)
     kept = kept_files(folder)
+    over_limit = sum(file.size_bytes for file in kept) + announced - limit_bytes
     disk = os.fstatvfs(folder.number)
-    demand = Demand(
-        announced,
-        unwritten,
-        limit_bytes,
-        disk.f_bavail * disk.f_frsize,
-        floor_bytes(disk.f_blocks * disk.f_frsize),
-    )
-    victims = choose_oldest(kept, demand.missing_bytes(sum(file.size_bytes for file in kept)))
+    free, floor = disk.f_bavail * disk.f_frsize, floor_bytes(disk.f_blocks * disk.f_frsize)
+    victims = choose_oldest(kept, max(over_limit, floor + unwritten - free))
     folder.evicted += len(victims or ())
     for victim in victims or ():
         folder.remove(os.path.relpath(victim.path, ROOT))

@@ -16,7 +16,7 @@ from ..stores.urls import scheme_of
 from ..types import Buffer
 from .copy import Copy, DamagedCopyError, read_stretches
 from .fetch import Cache
-from .folder import STRETCH_BYTES
+from .folder import STRETCH_BYTES, Header
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,25 @@ class CachedStore:
             return
         try:
             end = min(stop, header.size)
-            async with aclosing(self._chunks(copy, url, start, end, header.etag)) as chunks:
+            async with aclosing(self._chunks(copy, header, url, start, end)) as chunks:
                 yield Body(start, end, header.size, header.etag, chunks)
         finally:
             copy.close()
 
     async def _chunks(
-        self, copy: Copy, url: str, offset: int, end: int, etag: str
+        self, copy: Copy, header: Header, url: str, offset: int, end: int
     ) -> AsyncGenerator[Buffer, None]:
         while offset < end:
             if offset < copy.filled:
                 # Up to the end of a stretch, so that the next piece begins with one.
-                most = offset - offset % STRETCH_BYTES + BUFFER_BYTES
-                piece = await self._piece(copy, url, offset, min(most, end, copy.filled))
-                if not piece:
+                stop = min(offset - offset % STRETCH_BYTES + BUFFER_BYTES, end, copy.filled)
+                try:
+                    piece = await copy.file.run(read_stretches, copy.file.number, header, offset, stop)
+                except DamagedCopyError:
+                    await self.cache.put_aside(url, copy)
+                    break
+                except OSError as error:
+                    self.cache.disk_failed(error)
                     break
                 for chunk in piece:
                     yield chunk
@@ -103,7 +108,7 @@ class CachedStore:
                 break
         if offset == end:
             return
-        async with self.remote.read(url, offset, end, etag=etag) as body:
+        async with self.remote.read(url, offset, end, etag=header.etag) as body:
             at = body.start  # 0 if the server ignores ranges
             async for chunk in body.chunks:
                 wanted = clip(chunk, offset - at, end - at)
@@ -113,17 +118,6 @@ class CachedStore:
                 if at >= end:
                     return
         # The reader above compares the bytes with what was promised.
-
-    async def _piece(self, copy: Copy, url: str, start: int, stop: int) -> list[Buffer]:
-        """Bytes of the copy; none if the disk cannot read them, or they are damaged."""
-        assert copy.header is not None, "it was opened"
-        try:
-            return await copy.file.run(read_stretches, copy.file.number, copy.header, start, stop)
-        except DamagedCopyError:
-            await self.cache.put_aside(url, copy)
-        except OSError as error:
-            self.cache.disk_failed(error)
-        return []
 
 
 # Some hundred shards of the usual few hundred megabytes. The floor of free space guards smaller disks.

@@ -176,7 +176,7 @@ def audit(cache_dir: str | os.PathLike[str]) -> Audit:
                             verified.sound += 1
                             verified.sound_bytes += found.header.size
                             continue
-                        bad = folder.discard(found)
+                        bad = folder.quarantine(path, found.number)
                 if bad is not None:
                     verified.bad.append(f"{ROOT}/{bad}")
     return verified

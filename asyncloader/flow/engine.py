@@ -374,58 +374,6 @@ async def pause(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-class Alarm:
-    """Rings when a wait lasts too long, and costs almost nothing for waits that do not.
-
-    A timer for each wait would cost more than the wait of a busy stream. Here one timer serves many waits,
-    and checks only when it is due whether the current one has lasted too long.
-
-    Args:
-        ring: Called on the loop, once for each wait that is too long.
-    """
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-        self._loop = asyncio.get_running_loop()
-        self._due_s: float | None = None
-        # uvloop's handles of short timers do not know when they are due.
-        self._look_s = 0.0
-        self._timer: asyncio.Handle | None = None
-
-    def begin(self, seconds: float) -> None:
-        """A wait begins; it may last ``seconds``."""
-        self._due_s = self._loop.time() + seconds
-        if self._timer is not None and self._look_s > self._due_s:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._set(self._due_s)
-
-    def end(self) -> None:
-        """The wait is over."""
-        self._due_s = None
-
-    def close(self) -> None:
-        """Stop ringing."""
-        self._due_s = None
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._due_s is None:
-            return
-        if self._loop.time() < self._due_s:
-            self._set(self._due_s)
-            return
-        self._due_s = None
-        self._ring()
-
-    def _set(self, look_s: float) -> None:
-        self._look_s = look_s
-        self._timer = self._loop.call_at(look_s, self._look)
-
-
 async def run_in_thread(work: Callable[[], T], name: str) -> T:
     """The result of ``work``, once that has ended, and so has its thread; the event loop goes on meanwhile.
 

@@ -24,7 +24,7 @@ from ..shards.index_lookup import open_local_index
 from ..stores.expanding import expand_home, read_urls
 from ..stores.listing import look
 from ..stores.names import RunLengths, ShardNames
-from ..stores.router import check_buckets, check_storage_options
+from ..stores.router import check_storage_options
 from ..stores.store import Access, NetworkPolicy, Renew
 from ..stores.urls import check_web_url, local_path, redact, scheme_of
 from ..types import Unpacked
@@ -195,7 +195,6 @@ def _open_folder(
         raise ValueError(f"split should name a folder below {redact(url)!r}, but got {split!r}")
     folder = IndexedFolder(_below(url, "/".join(parts)) if parts else url)
     check_storage_options({scheme}, options)
-    check_buckets([folder.index_url], {scheme}, options)
     return folder
 
 

@@ -12,8 +12,6 @@ from ..formats import check_delimited, check_selection
 from ..formats.selection import make_selection
 from ..shards.catalog import BESIDE, IndexPlace, make_catalog
 from ..shards.index_lookup import has_index_option
-from ..stores.names import ShardNames
-from ..stores.router import check_buckets
 from ..stores.store import Access, NetworkPolicy, Renew
 from ..stores.urls import Scheme
 from .dataset import Dataset, dataset_of
@@ -99,8 +97,7 @@ def from_urls(
     selection = make_selection(columns, filters)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
 
-    def check(names: ShardNames, formats: Sequence[str], schemes: Iterable[Scheme]) -> None:
-        check_buckets(names.examples, schemes, access.options)
+    def check(formats: Sequence[str], schemes: Iterable[Scheme]) -> None:
         check_renewed(access, schemes)
         check_selection(selection, formats)
         check_delimited(delimiter, formats)

@@ -75,7 +75,7 @@ def make_catalog(
     index: IndexPlace,
     options: Mapping[str, Any],
     network: NetworkPolicy,
-    check: Callable[[ShardNames, Sequence[str], frozenset[Scheme]], object] = lambda *_: None,
+    check: Callable[[Sequence[str], frozenset[Scheme]], object] = lambda *_: None,
 ) -> Catalog:
     """Find the shards. Reads local disk, and requests prefixes, globs and indexes from servers.
 
@@ -86,7 +86,7 @@ def make_catalog(
             in the one folder of shards of a web server; None for none.
         options: Storage options.
         network: Time-outs and attempts.
-        check: Called with the shards, the format of each and all schemes, before any request to a web server.
+        check: Called with the formats of the shards and all schemes, before any request to a web server.
 
     Raises:
         TypeError: Something else than strings and paths, or an option of a wrong type.
@@ -103,7 +103,7 @@ def make_catalog(
     far = [where] if isinstance(where, str) and not scheme_of(where).is_local else []
     found = find_shards(urls, format, options, network, indexes=where is BESIDE, fetch=far)
     formats = formats_of(found.names, format)
-    check(found.names, formats, found.schemes)
+    check(formats, found.schemes)
     is_shard = partial(is_shard_name, format=format)
     checks, web = Expectations.of(), None
     if isinstance(where, Beside):

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import FormatError, StoreError
 from ..stores.expanding import Match, expand_home
-from ..stores.globs import KeyGlob, matcher
+from ..stores.globs import key_matcher, matcher
 from ..stores.listing import look
 from ..stores.names import Braces, ShardNames, in_lines, lie_flat, runs_of, shared_folder
 from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of, split_key
@@ -403,7 +403,7 @@ def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], b
         path = local_path(pattern)
         if not path.endswith("/"):
             # The current folder is not a pattern, whatever its name.
-            return KeyGlob(os.path.normpath(os.path.join(glob.escape(os.getcwd()), path))).matches
+            return key_matcher(os.path.normpath(os.path.join(glob.escape(os.getcwd()), path)))
         start = os.path.join(os.path.abspath(path), "")
         return lambda place: place.startswith(start) and is_shard(place)
     root, key = split_key(place_of(pattern))

@@ -13,7 +13,7 @@ import errno
 import glob
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import translate
 from typing import NoReturn, TypeAlias
 
@@ -39,53 +39,34 @@ def folder_before(pattern: str) -> str:
     return literal[: literal.rfind("/") + 1]
 
 
-class KeyGlob:
-    """Matches keys segment by segment, in time linear in both lengths.
+def key_matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether the whole of a key matches a pattern; see above."""
+    segments: list[_Matches | None] = []
+    for segment in pattern.split("/"):
+        # More than one ``**`` in a row says nothing more, and would take exponential time.
+        if segment != "**" or segments[-1:] != [None]:
+            segments.append(None if segment == "**" else _segment(segment))
+    return lambda key: _matches(segments, key.split("/"))
 
-    Args:
-        pattern: Of a whole key.
-    """
 
-    def __init__(self, pattern: str) -> None:
-        self._segments = [None if segment == "**" else _segment(segment) for segment in pattern.split("/")]
-
-    def matches(self, key: str) -> bool:
-        """Whether the whole of ``key`` matches."""
-        # All states at once, as in any automaton: trying one after the other would take exponential time for
-        # some patterns.
-        open_at = self._skip_any({0})
-        for part in key.split("/"):
-            after = set()
-            for index in open_at:
-                if index == len(self._segments):
-                    continue
-                segment = self._segments[index]
-                if segment is None:
-                    if not part.startswith("."):
-                        after.add(index)
-                        if index == len(self._segments) - 1:
-                            after.add(index + 1)  # a key below, rather than the folder itself
-                elif segment(part):
-                    after.add(index + 1)
-            open_at = self._skip_any(after)
-        return len(self._segments) in open_at
-
-    def _skip_any(self, indices: set[int]) -> set[int]:
-        """``indices``, and those behind each ``**`` that stands for no segment."""
-        reached = set(indices)
-        for index in indices:
-            while index < len(self._segments) - 1 and self._segments[index] is None:
-                index += 1
-                reached.add(index)
-        return reached
+def _matches(segments: Sequence[_Matches | None], parts: Sequence[str]) -> bool:
+    if not segments or not parts:
+        return not segments and not parts
+    if (first := segments[0]) is not None:
+        return bool(first(parts[0])) and _matches(segments[1:], parts[1:])
+    if len(segments) == 1:  # a key below, rather than the folder itself
+        return not any(part.startswith(".") for part in parts)
+    if _matches(segments[1:], parts):
+        return True
+    return not parts[0].startswith(".") and _matches(segments, parts[1:])
 
 
 def matcher(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
     """Whether a key matches a glob, or is below a prefix and a shard."""
     if pattern and not pattern.endswith("/"):
-        return KeyGlob(pattern).matches
+        return key_matcher(pattern)
     # A prefix means everything below it; below a glob of folders, the rules of globs apply.
-    below = KeyGlob(f"{pattern}**").matches if has_special(pattern) else None
+    below = key_matcher(f"{pattern}**") if has_special(pattern) else None
     return lambda key: (below(key) if below is not None else key.startswith(pattern)) and is_shard(key)
 
 

@@ -179,19 +179,15 @@ def _answer(order: ListingOrder) -> object:
     except Exception as error:
         if PROVIDER_NOTE in getattr(error, "__notes__", ()):
             return _of_user(error)
-        if isinstance(error, StoreError | ValueError | TypeError):
-            return _bare(error)
+        if isinstance(error, StoreError):
+            return error
+        for kind in (ValueError, TypeError):
+            if isinstance(error, kind):  # maybe a subclass of any library, which the parent does not know
+                return kind(*error.args[:1])
         # Its text may be a client library's, and so hold a secret.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{PurePath(frame.filename).name}:{frame.lineno}"
         return RuntimeError(f"listing failed with {type(error).__name__} at {where}")
-
-
-def _bare(error: StoreError | ValueError | TypeError) -> Exception:
-    """``error`` as a class that the parent knows; a subclass may be of any library."""
-    if isinstance(error, StoreError):
-        return error
-    return (ValueError if isinstance(error, ValueError) else TypeError)(*error.args[:1])
 
 
 def _of_user(error: Exception) -> Exception:

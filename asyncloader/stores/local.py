@@ -15,7 +15,7 @@ from functools import partial
 from ..errors import StoreError
 from ..flow.engine import opened
 from ..types import Buffer
-from .store import NOWAIT, Body, Buffers, FileSpan, clip, is_cached
+from .store import NOWAIT, Body, FileSpan, clip, is_cached, new_buffer
 from .urls import local_path, scheme_of
 
 # How many files are checked before anything is read: a few ms of disk, and half a second of a slow network
@@ -29,9 +29,6 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0
 
 class LocalStore:
     """Regular files by path."""
-
-    def __init__(self) -> None:
-        self._buffers = Buffers()
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -57,7 +54,7 @@ class LocalStore:
     async def _pieces(self, fd: int, start: int, end: int, url: str) -> AsyncGenerator[Buffer, None]:
         offset = start
         while offset < end:
-            piece = self._buffers.take(end - offset)[: end - offset]
+            piece = new_buffer(end - offset)
             try:
                 size = await _read(fd, piece, offset)
             except OSError as error:
@@ -66,7 +63,7 @@ class LocalStore:
                 return
             offset += size
             yield clip(piece, 0, size)
-            del piece  # its buffer is used again once nothing refers to it
+            del piece  # so that its memory is free when the decoder is done with it
 
 
 def check_there(urls: Sequence[str]) -> None:

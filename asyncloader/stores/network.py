@@ -8,14 +8,14 @@ import random
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from yarl import URL
 
 from ..errors import StoreError
-from ..flow.engine import Alarm, pause
+from ..flow.engine import pause
 from ..observe.statistics import NetworkCounts
 from ..observe.tracing import Traffic
 from ..types import Buffer
@@ -96,10 +96,6 @@ class _Transfer:
         self._attempts = Attempts(store.policy, store.budget, store._draw)
         self._halvings: int | None = None  # at the origin, when the request was let in; None if it has left
         self._clock = asyncio.get_running_loop().time
-        self._deadline = asyncio.timeout(None)
-        self._alarm = Alarm(lambda: self._deadline.reschedule(self._clock()))
-        # The time spent waiting, and the bytes received, since the last progress.
-        self._waited_s, self._progress_bytes = 0.0, 0
 
     async def open(self, start: int, stop: int) -> Body:
         """Open a range, by as many attempts as it takes.
@@ -120,42 +116,59 @@ class _Transfer:
             first: From ``open``.
             asked: The stop that it was opened with.
         """
-        body, offset = first, first.start
+        policy, body, offset = self._store.policy, first, first.start
         end = NO_END if first.stop is None else first.stop
         stop = max(asked, end)
         self._etag = first.etag or self._etag
-        with closing(self._alarm):
-            while True:
-                if stop > asked:
-                    # The range was ignored. A body that continues into other parts waits for its consumer. If
-                    # it still counted as a request, it could keep out the one that the consumer waits for.
-                    self._leave()
-                at = body.start
-                try:
-                    while (chunk := await self._next_chunk(body, at)) is not None:
-                        # A resumed body may begin before the byte wanted and end behind the last one.
-                        wanted = chunk if body is first else clip(chunk, offset - at, end - at)
-                        at += len(chunk)
-                        if wanted:
-                            self._attempts.received(len(wanted))
-                            offset += len(wanted)
-                            yield wanted
-                        del chunk, wanted  # their memory is lent
-                    if body.stop is None or at >= body.stop:
-                        return
-                    what = f"the body ended at byte {at}, before byte {body.stop} that the server promised"
-                    raise TransientError(what, shard=redact(self._url), offset=at)
-                except TransientError as error:
-                    if at == body.stop:
-                        # Only the end mark is missing, such as the last chunk. The range has stated the end,
-                        # and behind it there may be nothing to request.
-                        return
-                    await self._wait_turn(error)
-                # A body of unknown length may already have been at its end, behind which there is nothing to
-                # request. With the byte before it there always is something.
-                ask_from = offset if first.stop is not None else max(offset - 1, first.start)
-                body = await self.open(ask_from, stop)
-                check_same(body, self._url, offset, first.etag, first.total)
+        while True:
+            if stop > asked:
+                # The range was ignored. A body that continues into other parts waits for its consumer. If it
+                # still counted as a request, it could keep out the one that the consumer waits for.
+                self._leave()
+            at = body.start
+            # The time spent waiting, and the bytes received, since the last progress.
+            waited_s, progress_bytes = 0.0, 0
+            try:
+                while True:
+                    began_s = self._clock()
+                    try:
+                        async with asyncio.timeout(max(0.0, policy.stall_s - waited_s)):
+                            chunk = await anext(body.chunks)
+                    except StopAsyncIteration:
+                        break
+                    except TimeoutError:
+                        what = f"fewer than {policy.stall_bytes} bytes came in {policy.stall_s:g} s"
+                        raise TransientError(what, offset=at) from None
+                    waited_s += self._clock() - began_s
+                    progress_bytes += len(chunk)
+                    if progress_bytes >= policy.stall_bytes:
+                        waited_s, progress_bytes = 0.0, 0
+                    # A resumed body may begin before the byte wanted and end behind the last one.
+                    wanted = chunk if body is first else clip(chunk, offset - at, end - at)
+                    at += len(chunk)
+                    if wanted:
+                        self._attempts.received(len(wanted))
+                        offset += len(wanted)
+                        yield wanted
+                    del chunk, wanted  # so that their memory is free when the decoder is done with it
+                if body.stop is None or at >= body.stop:
+                    return
+                what = f"the body ended at byte {at}, before byte {body.stop} that the server promised"
+                raise TransientError(what, offset=at)
+            except StoreError as error:
+                error.shard = redact(self._url)
+                if not isinstance(error, TransientError):
+                    raise
+                if at == body.stop:
+                    # Only the end mark is missing, such as the last chunk. The range has stated the end, and
+                    # behind it there may be nothing to request.
+                    return
+                await self._wait_turn(error)
+            # A body of unknown length may already have been at its end, behind which there is nothing to
+            # request. With the byte before it there always is something.
+            ask_from = offset if first.stop is not None else max(offset - 1, first.start)
+            body = await self.open(ask_from, stop)
+            check_same(body, self._url, offset, first.etag, first.total)
 
     async def _attempt(self, start: int, stop: int) -> Body:
         """One request, in its turn and in its time; from a renewed URL if the one at hand is refused."""
@@ -179,7 +192,6 @@ class _Transfer:
             raise
         store.hedges.answered(self._clock() - began_s)
         store._queue.answered()
-        self._waited_s, self._progress_bytes = 0.0, 0
         return body
 
     async def _answer(self, start: int, stop: int) -> Body:
@@ -203,30 +215,6 @@ class _Transfer:
                 raise StoreError(what, shard=redact(url), status=status, offset=start)
             target, is_renewed = await renewals.renewed(url, target), True
             store.counts.requests += 1  # the refused one was counted where it was sent
-
-    async def _next_chunk(self, body: Body, at: int) -> Buffer | None:
-        """The next bytes of a body, which are those from ``at`` on; None at its end."""
-        policy, began_s = self._store.policy, self._clock()
-        self._alarm.begin(max(0.0, policy.stall_s - self._waited_s))
-        self._deadline = asyncio.timeout(None)
-        try:
-            async with self._deadline:
-                chunk = await anext(body.chunks)
-        except StopAsyncIteration:
-            return None
-        except TimeoutError:
-            what = f"fewer than {policy.stall_bytes} bytes came in {policy.stall_s:g} s"
-            raise TransientError(what, shard=redact(self._url), offset=at) from None
-        except StoreError as error:
-            error.shard = redact(self._url)
-            raise
-        finally:
-            self._alarm.end()
-        self._waited_s += self._clock() - began_s
-        self._progress_bytes += len(chunk)
-        if self._progress_bytes >= policy.stall_bytes:
-            self._waited_s, self._progress_bytes = 0.0, 0
-        return chunk
 
     async def _wait_turn(self, error: TransientError) -> None:
         """Close what has failed, and wait until the next attempt, without a place in the queue."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -18,7 +18,7 @@ from typing import Protocol
 from ..errors import StoreError
 from ..flow.budget import Reservation
 from ..flow.channel import Channel, ChannelClosed, EndOfChannel, call_in_loop
-from ..flow.engine import Alarm, EngineStopped, Scope
+from ..flow.engine import EngineStopped, Scope
 from ..observe.stopwatch import STORE, Stopwatch
 from ..observe.tracing import Flying, Traffic
 from ..types import Answer, Buffer, Layout, Planning, Span
@@ -26,7 +26,7 @@ from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
 from .network import NetworkStore
 from .pacing import Hedges
-from .store import NO_END, Body, Buffers, FileSpan, Store, clip, closed_on_error, piece_bytes_of
+from .store import NO_END, Body, FileSpan, Store, clip, piece_bytes_of
 from .urls import origin_of, redact
 
 
@@ -35,7 +35,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
 
     Args:
         shard: Which one. Its length, version, digests and layout are known with the first chunk.
-        buffers: Lends memory to the receiver, for all shards that it reads.
+        piece_bytes: How much of a file the receiver reads at a time.
         waited: Called with the time that a thread had to wait for bytes.
         received: Called after each chunk that was received, and when the receiver closes.
 
@@ -48,7 +48,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
     def __init__(
         self,
         shard: ShardRead,
-        buffers: Buffers,
+        piece_bytes: int,
         waited: Callable[[float], object],
         received: Callable[[], object],
     ) -> None:
@@ -56,7 +56,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
         # at a time.
         super().__init__(1)
         self.shard = shard
-        self._buffers = buffers
+        self._piece_bytes = piece_bytes
         self._span: FileSpan | None = None
         self._waited = waited
         self._received = received
@@ -81,7 +81,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
             if not isinstance(received, FileSpan):
                 return received
             self._span = received
-        return self._span.read(self._buffers)  # copied from the page cache, without waiting
+        return self._span.read(self._piece_bytes)  # copied from the page cache, without waiting
 
     async def receive_async(self) -> Buffer | FileSpan:
         """See ``Channel.receive_async``."""
@@ -187,16 +187,21 @@ class Fetch:
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self.store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
             if (span := _span_of_file(shard, begin, body)) is not None:
-                with closed_on_error(span):
+                try:
                     self.opened(body, True)
                     await self._hand_on(span)
+                except BaseException:  # whose traceback would keep its file open
+                    span.close()
+                    raise
                 return
             self.opened(body, False)
             _check_promise(shard, part, body)
             stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
             async for chunk in body.chunks:
-                wanted = clip(chunk, begin - offset, stop - offset)
+                wanted = chunk
+                if offset < begin or offset + len(chunk) > stop:
+                    wanted = clip(chunk, begin - offset, stop - offset)
                 offset += len(chunk)
                 if wanted:
                     if not self._leads(request, begin):
@@ -316,24 +321,24 @@ class _ShardReader:
         self._chunks: dict[ShardRead, ShardChunks] = {}
         #: Ends once what the plan of a shard has asked for has come.
         self._asked: dict[ShardRead, Channel[None]] = {}
-        self._buffers = Buffers(piece_bytes_of(budget.most_bytes))
+        self._piece_bytes = piece_bytes_of(budget.most_bytes)
         self._changed = asyncio.Event()
         # From any thread.
         self._notify = budget.on_room = partial(call_in_loop, asyncio.get_running_loop(), self._changed.set)
 
     async def run(self, out: Channel[ShardChunks]) -> None:
         try:
-            with closing(Alarm(self._changed.set)) as late:
-                while True:
-                    self._top_up()
-                    self._announce(out)
-                    if self._drop_received():
-                        continue
-                    if not self._lookahead.window:
-                        return
-                    self._hedge(late)
-                    await self._changed.wait()
-                    self._changed.clear()
+            while True:
+                self._top_up()
+                self._announce(out)
+                if self._drop_received():
+                    continue
+                if not self._lookahead.window:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._hedge()):
+                        await self._changed.wait()
+                self._changed.clear()
         except BaseException as error:
             self._fail(error if isinstance(error, Exception) else EngineStopped())
             raise
@@ -363,7 +368,7 @@ class _ShardReader:
             self._scope.start(partial(self._fetch, *request))
         while self._lookahead.begun:
             shard = self._lookahead.begun.popleft()
-            self._chunks[shard] = ShardChunks(shard, self._buffers, self._budget.waited, self._notify)
+            self._chunks[shard] = ShardChunks(shard, self._piece_bytes, self._budget.waited, self._notify)
             if shard.plan is not None:
                 self._scope.start(partial(self._plan, shard, shard.plan))
 
@@ -408,8 +413,12 @@ class _ShardReader:
             )
         self._changed.set()
 
-    def _hedge(self, late: Alarm) -> None:
-        """Send a second request for late bytes that the consumer or a plan waits for."""
+    def _hedge(self) -> float | None:
+        """Send a second request for late bytes that the consumer or a plan waits for.
+
+        Returns:
+            In how many seconds others will be late; None if there are none.
+        """
         window = self._lookahead.window
         waits_s = []
         for shard in window:
@@ -421,9 +430,7 @@ class _ShardReader:
                 waits_s.append(late_s)
             elif late_s is not None and fetch.hedge():
                 self._traffic.mark("hedge", shard.url, offset=shard.parts[0].received_to)
-        late.end()
-        if waits_s:
-            late.begin(min(waits_s))
+        return min(waits_s, default=None)
 
     # --- what the consumer gets ---
 

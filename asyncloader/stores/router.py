@@ -104,18 +104,6 @@ def check_storage_options(schemes: Iterable[Scheme], options: Mapping[str, Any])
         raise ValueError(f"local files have no storage options, but got {', '.join(sorted(options))}")
 
 
-def check_buckets(urls: Iterable[str], schemes: Iterable[Scheme], options: Mapping[str, Any]) -> None:
-    """Refuse an endpoint that names the bucket of a URL.
-
-    Raises:
-        ValueError: It does.
-    """
-    if any(scheme.is_writable for scheme in schemes):  # elsewhere nothing of a cloud is imported
-        from .objects import backend
-
-        backend.check_buckets(urls, options)
-
-
 def options_of(scheme: Scheme, options: Mapping[str, Any]) -> dict[str, Any]:
     """The checked options that concern a scheme: all but those of another store alone."""
     foreign = frozenset[str]().union(*(row.own_options for row in SCHEMES.values())) - scheme.own_options

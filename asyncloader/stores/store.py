@@ -5,83 +5,34 @@ Retries, hedging, rate control, the cache, read-ahead and budgets are written on
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
-import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import StoreError
+from ..flow.process import keep_freed_pages
 from ..types import Buffer
 
-# Memory for bytes on their way from a socket or a file to a decoder, used again once nothing refers to it.
-#
-# Laws:
-#
-# * A buffer is lent for as long as anything refers to its memory: slices, arrays, and what holds them. Only
-#   then it is used again, so bytes that something refers to never change.
-# * A loan may end in any thread and in the middle of a garbage collection: its end takes no lock.
-# * Free buffers are few, and are freed with their lender. The bytes that may be under way bound the loans.
-
-#: For so many bytes, the cost of a read, a loan and waking the decoding thread is small: with half as many, 1
-#: GB of tar from a server on loopback took a fifth more of the processor's time.
+#: For so many bytes, the cost of a read and of waking the decoding thread is small: with half as many, 1 GB
+#: of tar from a server on loopback took a fifth more of the processor's time.
 BUFFER_BYTES = 2 << 20
 
-# As many as become free before others are taken, where what was read is decoded at once.
-_MOST_FREE = 8
 
+def new_buffer(size_bytes: int) -> memoryview:
+    """Memory for bytes on their way from a socket or a file to a decoder, with arbitrary contents.
 
-class _Loan(weakref.ref[Any]):
-    """A reference to a lease, with the memory that was lent."""
+    Nothing is kept here, since the allocator keeps what is freed.
 
-    __slots__ = ("memory",)
-    memory: NDArray[np.uint8]
-
-
-class Buffers:
-    """Lends buffers, to one thread; loans may end in any thread.
-
-    Attributes:
-        each_bytes: The length of each.
+    Args:
+        size_bytes: How much of it is needed; no more than ``BUFFER_BYTES`` are made.
     """
-
-    def __init__(self, each_bytes: int = BUFFER_BYTES) -> None:
-        self.each_bytes = each_bytes
-        self._free: list[NDArray[np.uint8]] = []
-        self._loans: dict[int, _Loan] = {}
-        self._lease_type = ctypes.c_ubyte * each_bytes
-        self._on_end = partial(_take_back, self._free, self._loans)
-
-    def take(self, size_bytes: int) -> memoryview:
-        """Memory to write to, with arbitrary contents and of any length.
-
-        Args:
-            size_bytes: How much of it is needed.
-        """
-        # Smaller memory comes from the allocator: the rest of a buffer would be unused.
-        if size_bytes < self.each_bytes // 2:
-            return np.empty(size_bytes, np.uint8).data
-        memory = self._free.pop() if self._free else np.empty(self.each_bytes, np.uint8)
-        # Made for this loan alone. A view of NumPy may skip the arrays that it was cut from, but never the
-        # owner of the memory, so that is what the loan refers to.
-        lease = self._lease_type.from_buffer(memory.data)
-        loan = _Loan(lease, self._on_end)
-        loan.memory = memory
-        self._loans[id(memory)] = loan
-        return np.frombuffer(memoryview(lease), np.uint8).data
-
-
-def _take_back(free: list[NDArray[np.uint8]], loans: dict[int, _Loan], loan: _Loan) -> None:
-    memory = loans.pop(id(loan.memory)).memory
-    if len(free) < _MOST_FREE:
-        free.append(memory)
+    keep_freed_pages()
+    return np.empty(min(size_bytes, BUFFER_BYTES), np.uint8).data
 
 
 # Bytes of a local file that are in the page cache, which the decoding thread reads itself.
@@ -127,17 +78,16 @@ class FileSpan:
     def __len__(self) -> int:
         return self._stop - self._start
 
-    def read(self, buffers: Buffers) -> Buffer:
+    def read(self, most_bytes: int) -> Buffer:
         """The next bytes, at least one.
 
         Args:
-            buffers: Lends the memory; at most one buffer is read.
+            most_bytes: How many may be read at once.
 
         Raises:
             StoreError: They cannot be read, or the file was changed since the span was made.
         """
-        wanted = min(len(self), buffers.each_bytes)
-        piece = buffers.take(wanted)[:wanted]
+        piece = new_buffer(min(len(self), most_bytes))
         try:
             size = os.preadv(self._fd, [piece], self._start)
             version = _version_of(self._fd)
@@ -161,17 +111,6 @@ class FileSpan:
     def __del__(self) -> None:
         with suppress(AttributeError):  # no descriptor could be made
             self.close()
-
-
-@contextmanager
-def closed_on_error(chunk: Buffer | FileSpan) -> Iterator[None]:
-    """Close a span that could not be passed on: the error's traceback would keep its file open."""
-    try:
-        yield
-    except BaseException:
-        if isinstance(chunk, FileSpan):
-            chunk.close()
-        raise
 
 
 def piece_bytes_of(most_bytes: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.cache.folder import HEADER_BYTES, CopyState, Header
+from asyncloader.cache.folder import HEADER_BYTES, Header
 from asyncloader.cache.upkeep import verify_cache
 
 from .epochs import Epoch, read_epoch
@@ -53,7 +53,7 @@ def unfinish(path: Path) -> None:
         header = Header.parse(file.read(HEADER_BYTES))
         assert header is not None
         file.seek(0)
-        file.write(replace(header, state=CopyState.FILLING).encode())
+        file.write(replace(header, sha256=bytes(32)).encode())
 
 
 def rename_another_version(path: Path) -> None:
@@ -115,10 +115,7 @@ def test_a_damaged_file_is_put_aside_and_fetched_again(
         assert read_epoch(second, [url]) == [CONTENT]
     (message,) = [str(warning.message) for warning in told]
     assert server.url_of("x") in message and "SENTINEL" not in message
-    assert (
-        path.stat().st_size == Header(CopyState.COMPLETE, "", len(CONTENT)).file_bytes
-        and not path.is_symlink()
-    )
+    assert path.stat().st_size == Header("", len(CONTENT)).file_bytes and not path.is_symlink()
     assert len(list(path.parents[2].joinpath("quarantine").iterdir())) == 1
     before = server.counters.requests
     assert read_epoch(second, [url]) == [CONTENT]
@@ -142,25 +139,6 @@ def test_a_file_truncated_under_its_reader_costs_network_and_no_byte(
     assert got == content
 
 
-def test_a_file_of_an_earlier_release_is_removed_and_fetched_again(
-    serve: Serve, new_run: Any, kept: Any, tmp_path: Path
-) -> None:
-    server = serve({"x": CONTENT})
-    url, setting = server.url_of("x"), new_run()
-    read_epoch(setting, [url])
-
-    def make_outdated() -> None:
-        with kept("shards")[0].open("r+b") as file:
-            file.write(b"asyncloader1\n\0\0\0")
-
-    make_outdated()
-    assert read_epoch(setting, [url]) == [CONTENT]  # a warning would be an error
-    assert len(kept("shards")) == 1 and not kept("quarantine")
-    make_outdated()
-    assert verify_cache(tmp_path / "cache") == []
-    assert not kept("shards") and not kept("quarantine")
-
-
 def test_a_damaged_file_that_others_read_too_is_told_of_once(
     serve: Serve, new_run: Any, kept: Any, shards: dict[str, bytes]
 ) -> None:
@@ -169,7 +147,7 @@ def test_a_damaged_file_that_others_read_too_is_told_of_once(
     read_epoch(setting, [url])
     (path,) = kept("shards")
     content = bytearray(path.read_bytes())
-    for offset in range(Header(CopyState.COMPLETE, "", 4 * len(CONTENT)).begin, len(content), 1 << 20):
+    for offset in range(Header("", 4 * len(CONTENT)).begin, len(content), 1 << 20):
         content[offset] ^= 1
     path.write_bytes(content)
     with pytest.warns(RuntimeWarning, match="damaged copy") as told:

@@ -18,7 +18,7 @@ import pytest
 from waiting import until
 
 from asyncloader import testing
-from asyncloader.cache.folder import CopyState, Header
+from asyncloader.cache.folder import Header
 from asyncloader.cache.upkeep import verify_cache
 from asyncloader.stores.store import CacheSetting
 
@@ -65,7 +65,7 @@ def test_processes_that_read_the_same_shards_at_once_download_each_once(
 ) -> None:
     server, setting = serve(shards, rate_bytes_s=20 * MiB), new_run()
     urls = [server.url_of(key) for key in shards]
-    # Each with shards of its own to begin with, so that both lead and both follow.
+    # Each with shards of its own to begin with, so that each waits for the other.
     orders = [list(shards), list(reversed(shards))]
     programs = [start_program(setting, [server.url_of(key) for key in order]) for order in orders]
     begin(programs)
@@ -79,20 +79,15 @@ def test_processes_that_read_the_same_shards_at_once_download_each_once(
     assert server.counters.requests == before
 
 
-def test_a_reader_follows_another_processes_download_as_it_grows(
-    serve: Serve, new_run: Any, kept: Any
-) -> None:
-    content = os.urandom(12 * MiB)
+def test_a_reader_waits_for_another_processes_download(serve: Serve, new_run: Any, kept: Any) -> None:
+    content = os.urandom(6 * MiB)
     server, setting = serve({"x": content}, rate_bytes_s=2 * MiB), new_run()
     with running(setting, [server.url_of("x")]) as (_, start), testing.check_leaks(within_s=8):
         start()
-        until(lambda: size_of(kept("filling")) > 2 * MiB)
-        requests = server.counters.requests
-        with Epoch(setting, [server.url_of("x")]) as epoch:
-            chunks = epoch.out.receive(10)
-            assert content.startswith(bytes(chunks.receive(10)))
-            assert not kept("shards")  # so it came while the file was growing
-            assert server.counters.requests - requests <= 3  # the other's own next parts
+        until(lambda: size_of(kept("filling")) > MiB)
+        assert read_epoch(setting, [server.url_of("x")]) == [content]
+        assert len(kept("shards")) == 1
+        assert server.counters.bytes_sent == len(content)
 
 
 def test_a_reader_goes_on_at_once_when_the_downloading_process_is_killed(
@@ -104,7 +99,9 @@ def test_a_reader_goes_on_at_once_when_the_downloading_process_is_killed(
         pid = start()
         until(lambda: size_of(kept("filling")) > 2 * MiB)
         with Epoch(setting, [server.url_of("x")]) as epoch:
-            got = bytearray((chunks := epoch.out.receive(10)).receive(10))
+            chunks, got = epoch.out.receive(10), bytearray()
+            until(lambda: size_of(kept("filling")) > 4 * MiB)  # meanwhile it waits for the other process
+            assert not len(chunks)
             os.kill(pid, signal.SIGKILL)
             began = time.monotonic()
             while len(got) < len(content):
@@ -180,7 +177,7 @@ def test_processes_killed_at_random_moments_leave_nothing_to_clean(
                 printed.append(line)
             assert printed == list(islice(cycle(expected), len(printed)))
             files = [*kept("shards"), *kept("filling"), *kept("quarantine")]
-            assert size_of(files) <= limit + 4 * Header(CopyState.FILLING, "", 4 * MiB).file_bytes
+            assert size_of(files) <= limit + 4 * Header("", 4 * MiB).file_bytes
         assert not kept("quarantine")
     began = time.monotonic()
     with testing.check_leaks():

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.cache.folder import CopyState, Header
+from asyncloader.cache.folder import Header
 from asyncloader.cache.store import cache_setting
 
 from .epochs import begin, read_epoch, start_program
@@ -198,7 +198,7 @@ def test_a_disk_that_fills_up_in_the_middle_means_uncached(serve: Serve, small_d
 
 def _file_bytes(size: int) -> int:
     """How long the file of so long a shard is."""
-    return Header(CopyState.COMPLETE, "", size).file_bytes
+    return Header("", size).file_bytes
 
 
 def _fill_soon(folder: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader import testing
-from asyncloader.cache.folder import ABANDONED, FILLING, CacheFolder, identity_of
+from asyncloader.cache.folder import FILLING, CacheFolder, identity_of
 from asyncloader.cache.locks import CacheFile, claim, withdraw
 from asyncloader.cache.upkeep import choose_old, list_cache, prune_cache
 
@@ -61,7 +61,7 @@ def test_a_download_is_counted_and_stays(serve: Serve, new_run: Any, kept: Any, 
         assert (len(pruned.removed), pruned.left, kept("shards")) == (1, 0, [])
         assert len(folder.names(FILLING)) == 1
     finally:
-        withdraw(folder, claimed, ABANDONED)
+        withdraw(folder, claimed)
         claimed.close()
         folder.close()
     assert list_cache(tmp_path / "cache").downloads == 0

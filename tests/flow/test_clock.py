@@ -1,4 +1,4 @@
-"""Pauses and alarms, on both kinds of loop."""
+"""Pauses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 from waiting import AT_ONCE_S
 
-from asyncloader.flow.engine import Alarm, pause
+from asyncloader.flow.engine import pause
 
 
 async def test_a_pause_lasts_as_long_as_told() -> None:
@@ -39,61 +39,3 @@ async def test_a_cancelled_pause_leaves_no_timer() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert all(timer.cancelled() for timer in asyncio.get_running_loop()._scheduled)
-
-
-def test_an_alarm_bears_waits_too_short_for_a_timer_on_uvloop_too() -> None:
-    import uvloop
-
-    async def play() -> int:
-        rung: list[None] = []
-        alarm = Alarm(lambda: rung.append(None))
-        alarm.begin(0.0001)
-        alarm.end()
-        alarm.begin(0.00001)
-        await asyncio.sleep(0.02)
-        alarm.close()
-        return len(rung)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(play()) == 1
-
-
-async def test_an_alarm_rings_once_for_a_wait_that_lasts() -> None:
-    rung: list[float] = []
-    alarm = Alarm(lambda: rung.append(time.monotonic()))
-    alarm.begin(0.02)
-    await asyncio.sleep(0.08)
-    assert len(rung) == 1
-    alarm.close()
-
-
-async def test_an_alarm_is_silent_about_waits_that_end_in_time() -> None:
-    rung: list[None] = []
-    alarm = Alarm(lambda: rung.append(None))
-    for _ in range(20):  # 0.1 s in all, twice the bound of each
-        alarm.begin(0.05)
-        await asyncio.sleep(0.005)
-        alarm.end()
-    await asyncio.sleep(0.1)
-    assert rung == []
-    alarm.close()
-
-
-async def test_an_alarm_looks_in_time_at_a_wait_that_is_shorter_than_the_one_before() -> None:
-    rung: list[None] = []
-    alarm = Alarm(lambda: rung.append(None))
-    alarm.begin(60)
-    alarm.end()
-    alarm.begin(0.01)
-    await asyncio.sleep(0.05)
-    assert rung == [None]
-    alarm.close()
-
-
-async def test_a_closed_alarm_never_rings() -> None:
-    rung: list[None] = []
-    alarm = Alarm(lambda: rung.append(None))
-    alarm.begin(0.01)
-    alarm.close()
-    await asyncio.sleep(0.03)
-    assert rung == []

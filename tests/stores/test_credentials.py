@@ -251,27 +251,24 @@ _LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "given", "kind", "message"),
+    ("scheme", "given"),
     [
-        ("s3", {"access_key_id": "SENTINEL", "secret_acess_key": "SENTINEL"}, ValueError,
-         "a dict with 'access_key_id', 'secret_access_key' and 'expires_at' .a datetime with a time zone, "
-         "or None., but it has 'access_key_id', 'secret_acess_key'"),
-        ("s3", {"access_key_id": "SENTINEL", "secret_access_key": "SENTINEL"}, ValueError, "'expires_at'"),
-        ("s3", ("SENTINEL", "SENTINEL"), TypeError, "should return a dict with .*, not tuple"),
-        ("s3", None, TypeError, "should return a dict with .*, not NoneType"),
-        ("s3", {"access_key_id": "SENTINEL", "secret_access_key": 5, "expires_at": None}, TypeError,
-         "'secret_access_key' of credential_provider should be a string, not int"),
-        ("gs", {"token": "SENTINEL", "expires_at": "tomorrow"}, TypeError, "a datetime .*, not str"),
-        ("gs", {"token": "SENTINEL", "expires_at": datetime(2100, 1, 1)}, ValueError, "a time zone"),
-        ("az", {"expires_at": _LATER}, ValueError, "one of 'token', 'sas_token', 'access_key' and 'expires"),
+        ("s3", {"access_key_id": "SENTINEL", "secret_acess_key": "SENTINEL"}),
+        ("s3", {"access_key_id": "SENTINEL", "secret_access_key": "SENTINEL"}),
+        ("s3", ("SENTINEL", "SENTINEL")),
+        ("s3", None),
+        ("s3", {"access_key_id": "SENTINEL", "secret_access_key": 5, "expires_at": None}),
+        ("gs", {"token": "SENTINEL", "expires_at": "tomorrow"}),
+        ("gs", {"token": "SENTINEL", "expires_at": datetime(2100, 1, 1)}),
+        ("az", {"expires_at": _LATER}),
     ],
-)  # fmt: skip
+)
 async def test_what_a_provider_returns_is_checked(
-    cloud: Cloud, fetch: Fetch, shown: Shown, scheme: str, given: object, kind: type[Exception], message: str
+    cloud: Cloud, fetch: Fetch, shown: Shown, scheme: str, given: object
 ) -> None:
     options = {"endpoint": cloud.url, "credential_provider": lambda: given}
     store = ObjectStore(scheme, "corpus", options | ({"account_name": "me"} if scheme == "az" else {}))
-    with pytest.raises(kind, match=message) as caught:
+    with pytest.raises(StoreError, match="credential_provider should return a dict with") as caught:
         await read(fetch, store, scheme)
     assert "SENTINEL" not in str(caught.value)
     assert cloud.seen == []

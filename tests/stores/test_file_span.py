@@ -13,13 +13,10 @@ from typing import Any
 import pytest
 
 from asyncloader.errors import StoreError
-from asyncloader.flow.channel import ChannelClosed
 from asyncloader.stores import store as file_span
 from asyncloader.stores.store import (
     PIECE_BYTES,
-    Buffers,
     FileSpan,
-    closed_on_error,
     is_cached,
     piece_bytes_of,
 )
@@ -59,9 +56,9 @@ def test_it_gives_its_bytes_in_pieces_and_then_lets_go_of_the_file(
     shard: Path, start: int, stop: int
 ) -> None:
     before = descriptors()
-    span, buffers, found = span_of(shard, start, stop), Buffers(PIECE_BYTES), []
+    span, found = span_of(shard, start, stop), []
     while span:
-        piece = span.read(buffers)
+        piece = span.read(PIECE_BYTES)
         assert 0 < len(piece) <= PIECE_BYTES
         found.append(bytes(piece))
     assert b"".join(found) == shard.read_bytes()[start:stop]
@@ -71,7 +68,7 @@ def test_it_gives_its_bytes_in_pieces_and_then_lets_go_of_the_file(
 @pytest.mark.parametrize(("most_bytes", "most"), [(0, 64 << 10), (MiB, MiB // 4), (8 * MiB, PIECE_BYTES)])
 def test_no_more_is_read_at_a_time_than_the_reader_may_have(shard: Path, most_bytes: int, most: int) -> None:
     assert piece_bytes_of(most_bytes) == most
-    piece = span_of(shard, 0, 3 * PIECE_BYTES).read(Buffers(most))
+    piece = span_of(shard, 0, 3 * PIECE_BYTES).read(most)
     assert bytes(piece) == shard.read_bytes()[:most]
 
 
@@ -100,11 +97,11 @@ def overwrite(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [cut, overwrite])
 def test_a_file_that_was_changed_meanwhile_is_refused(shard: Path, change: Any) -> None:
-    span, buffers = span_of(shard, 0, shard.stat().st_size), Buffers(PIECE_BYTES)
-    span.read(buffers)
+    span = span_of(shard, 0, shard.stat().st_size)
+    span.read(PIECE_BYTES)
     change(shard)
     with pytest.raises(StoreError, match="changed while it was being read") as caught:
-        span.read(buffers)
+        span.read(PIECE_BYTES)
     assert (caught.value.shard, caught.value.offset) == (str(shard), PIECE_BYTES)
 
 
@@ -116,7 +113,7 @@ def test_a_disk_that_fails_says_which_shard(shard: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(file_span.os, "preadv", fail)
     with pytest.raises(StoreError, match="Input/output error") as caught:
-        span.read(Buffers(PIECE_BYTES))
+        span.read(PIECE_BYTES)
     assert (caught.value.shard, caught.value.offset) == (str(shard), 3)
 
 
@@ -185,11 +182,3 @@ def test_a_shard_that_is_left_early_lets_go_of_its_file(
         sleep(pause_s)  # while the next file is opened, looked at, and handed on
         run.out.close()
     assert not held_below(tmp_path)
-
-
-def test_a_span_that_cannot_be_handed_on_lets_go_of_its_file(shard: Path, uncollected: None) -> None:
-    span = span_of(shard, 0, 8)
-    with pytest.raises(ChannelClosed) as kept, closed_on_error(span):
-        raise ChannelClosed
-    assert not held_below(shard)
-    del kept, span

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from asyncloader.stores.objects import clouds as profiles
-from asyncloader.stores.objects.clouds import Boto3Keys, SharedFiles, StaticKeys, choose, read_shared_files
+from asyncloader.stores.objects.clouds import Boto3Keys, Chosen, StaticKeys
 
 CREDENTIALS = """
 # a comment
@@ -56,13 +57,29 @@ sso_start_url = https://x.example
 region = eu-north-1
 """
 
-FILES = SharedFiles(CREDENTIALS, CONFIG)
 ENVIRONMENT_KEYS = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "SENTINEL"}
 WEB = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token", "AWS_ROLE_ARN": "arn"}
 
 
+def choose(
+    options: dict[str, Any],
+    environ: dict[str, str],
+    credentials: str = CREDENTIALS,
+    config: str = CONFIG,
+) -> Chosen:
+    """What is chosen with these files."""
+    with TemporaryDirectory() as folder:
+        paths = {
+            "AWS_SHARED_CREDENTIALS_FILE": f"{folder}/credentials",
+            "AWS_CONFIG_FILE": f"{folder}/config",
+        }
+        for path, text in zip(paths.values(), (credentials, config), strict=True):
+            Path(path).write_text(text)
+        return profiles.choose(options, environ | paths)
+
+
 def signer(options: dict[str, Any], environ: dict[str, str]) -> str | None:
-    provider = choose(options, environ, FILES).provider
+    provider = choose(options, environ).provider
     if isinstance(provider, StaticKeys):
         return provider.access_key_id
     if isinstance(provider, Boto3Keys):
@@ -104,7 +121,7 @@ def test_whose_credentials_count(options: dict[str, Any], environ: dict[str, str
 
 
 def test_a_session_token_comes_with_its_keys() -> None:
-    provider = choose({"profile": "work"}, {"AWS_SESSION_TOKEN": "of others"}, FILES).provider
+    provider = choose({"profile": "work"}, {"AWS_SESSION_TOKEN": "of others"}).provider
     assert provider is not None
     assert provider() == {
         "access_key_id": "WORK",
@@ -128,7 +145,7 @@ def test_a_session_token_comes_with_its_keys() -> None:
 def test_region_and_endpoint_of_a_profile(
     options: dict[str, Any], environ: dict[str, str], region: str | None, endpoint: str | None
 ) -> None:
-    chosen = choose(options, environ, FILES)
+    chosen = choose(options, environ)
     assert (chosen.region, chosen.endpoint) == (region, endpoint)
 
 
@@ -136,44 +153,45 @@ def test_region_and_endpoint_of_a_profile(
 def test_a_profile_that_is_not_there_is_told_with_the_files(
     options: dict[str, Any], environ: dict[str, str]
 ) -> None:
-    with pytest.raises(ValueError, match=r"no profile 'none' in ~/.aws/credentials or ~/.aws/config"):
-        choose(options, environ, FILES)
+    with pytest.raises(ValueError, match=r"no profile 'none' in \S+/credentials or \S+/config"):
+        choose(options, environ)
 
 
 def test_a_profile_that_nobody_needs_may_be_missing() -> None:
-    assert choose({}, ENVIRONMENT_KEYS | {"AWS_PROFILE": "none"}, FILES).provider is None
-    assert choose({}, {}, SharedFiles()).provider is None
+    assert choose({}, ENVIRONMENT_KEYS | {"AWS_PROFILE": "none"}).provider is None
+    assert choose({}, {}, "", "").provider is None
 
 
 def test_a_named_profile_without_credentials_is_refused() -> None:
     with pytest.raises(ValueError, match="'quiet' has neither keys"):
-        choose({"profile": "quiet"}, ENVIRONMENT_KEYS, FILES)
+        choose({"profile": "quiet"}, ENVIRONMENT_KEYS)
 
 
 def test_without_boto3_a_role_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiles, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install boto3"):
-        choose({"profile": "role"}, {}, FILES)
+        choose({"profile": "role"}, {})
 
 
 def test_a_broken_file_is_told_without_its_lines() -> None:
-    with pytest.raises(ValueError, match=r"~/\.aws/credentials should be an INI file") as caught:
-        choose({}, {}, SharedFiles("[default]\nSECRET line\n"))
+    with pytest.raises(ValueError, match=r"/credentials should be an INI file") as caught:
+        choose({}, {}, "[default]\nSECRET line\n")
     assert caught.value.__context__ is None
 
 
 def test_nothing_secret_is_shown() -> None:
-    chosen = choose({"profile": "work"}, {}, FILES)
-    for shown in (repr(chosen), repr(chosen.provider), repr(FILES)):
-        assert "SENTINEL" not in shown
+    chosen = choose({"profile": "work"}, {})
+    for shown in (repr(chosen), repr(chosen.provider)):
         assert "SENTINEL" not in shown
 
 
-def test_the_files_that_the_environment_names_are_read(tmp_path: Path) -> None:
-    credentials = tmp_path / "credentials"
-    credentials.write_text("[default]")
-    environ = {"AWS_SHARED_CREDENTIALS_FILE": str(credentials), "AWS_CONFIG_FILE": str(tmp_path / "none")}
-    files = read_shared_files(environ)
-    assert (files.credentials, files.config) == ("[default]", "")
-    assert files.config_path == str(tmp_path / "none")
-    assert read_shared_files({}).config_path.endswith("/.aws/config")
+def test_files_that_are_not_there_are_empty(tmp_path: Path) -> None:
+    environ = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path), "AWS_CONFIG_FILE": str(tmp_path / "none")}
+    assert profiles.choose({}, environ) == Chosen()
+
+
+def test_the_files_of_the_home_folder_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tmp_path.joinpath(".aws").mkdir()
+    tmp_path.joinpath(".aws/config").write_text(CONFIG)
+    assert profiles.choose({}, {}).region == "eu-west-1"

@@ -14,14 +14,13 @@ They are the same in aiohttp 3.11 to 3.14; the tests run with 3.14.5. Other rele
 
 aiohttp connects, uses proxies, sends the request and parses the head. It would copy the body three times:
 what the loop has received, what its parser takes for the body, and what came in more than one read. A body
-of known length needs no parser: it is the next so many bytes, which are received into memory that is lent. A
-byte then takes half of the processor's time (``tests/benchmarks/receiving.py``).
+of known length needs no parser: it is the next so many bytes, which are received where the decoder reads
+them. A byte then takes half of the processor's time (``tests/benchmarks/receiving.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -29,7 +28,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError as HttpProcessingError
 
 from ...types import Buffer
-from ..store import Buffers
+from ..store import new_buffer
 
 #: How much of a body aiohttp reads with the head before it stops; it may be twice as much.
 HEAD_BYTES = 1 << 10
@@ -37,18 +36,14 @@ HEAD_BYTES = 1 << 10
 # How much it reads at a time where it receives all of a body.
 _BODY_BYTES = 1 << 18
 
-# How many full buffers may wait before reading from the socket pauses.
-_MOST_FULL = 2
-
 _NOTHING = memoryview(b"")
 
 
-def received(response: aiohttp.ClientResponse, buffers: Buffers) -> AsyncIterator[Buffer]:
+def received(response: aiohttp.ClientResponse) -> AsyncIterator[Buffer]:
     """The bytes of a body, as they come.
 
     Args:
         response: Nothing of it was read yet. The caller closes it.
-        buffers: Lend the memory.
 
     Raises:
         aiohttp.ClientError, OSError, ValueError: As reading from aiohttp does, while iterating.
@@ -56,7 +51,7 @@ def received(response: aiohttp.ClientResponse, buffers: Buffers) -> AsyncIterato
     length = response.content_length
     if length is None or "Transfer-Encoding" in response.headers:
         return response.content.iter_chunked(_BODY_BYTES)
-    return _Receiver(response, length, buffers)
+    return _Receiver(response, length)
 
 
 class _Receiver(asyncio.BufferedProtocol):
@@ -65,25 +60,19 @@ class _Receiver(asyncio.BufferedProtocol):
     Args:
         response: Nothing of it was read yet.
         left: How many bytes are still to come.
-        buffers: Lend the memory.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse, left: int, buffers: Buffers) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, left: int) -> None:
         self._content = response.content
-        self._buffers = buffers
         self._is_lost = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
-        # Received and not taken: what came with the head, whole buffers, and the bytes from begin to end of
-        # the one that is being filled.
-        self._full: deque[Buffer] = deque()
-        self._filling = _NOTHING
-        self._begin = 0
-        self._end = 0
-        while chunk := self._content.read_nowait():
-            self._full.append(chunk)
-            left -= len(chunk)
-        self._left = 0 if self._content.is_eof() else left
+        # The bytes from begin to end were received and not taken. Some have come with the head.
+        head = self._content.read_nowait()
+        self._filling = new_buffer(left)
+        self._filling[: len(head)] = head
+        self._begin, self._end = 0, len(head)
+        self._left = 0 if self._content.is_eof() else left - len(head)
         if self._left:
             connection = response.connection
             if connection is None or connection.transport is None or connection.protocol is None:
@@ -101,7 +90,7 @@ class _Receiver(asyncio.BufferedProtocol):
         Raises:
             aiohttp.ClientPayloadError: The connection ended before the body.
         """
-        while not self._full and self._begin == self._end:
+        while self._begin == self._end:
             if not self._left:
                 raise StopAsyncIteration
             if self._is_lost:
@@ -111,13 +100,10 @@ class _Receiver(asyncio.BufferedProtocol):
                 await self._waiter
             finally:
                 self._waiter = None
-        if self._full:
-            chunk = self._full.popleft()
-        else:
-            chunk = self._filling[self._begin : self._end]
-            self._begin = self._end
-            if self._end == len(self._filling) or not self._left:
-                self._let_go()
+        chunk = self._filling[self._begin : self._end]
+        self._begin = self._end
+        if self._end == len(self._filling) or not self._left:
+            self._filling, self._begin, self._end = _NOTHING, 0, 0
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
@@ -126,19 +112,16 @@ class _Receiver(asyncio.BufferedProtocol):
     # --- what the transport calls ---
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._end == len(self._filling):
-            if self._begin < self._end:
-                self._full.append(self._filling[self._begin :])
-            self._let_go()
-            self._filling = self._buffers.take(self._left)
-        return self._filling[self._end : self._end + self._left]
+        if not self._filling:
+            self._filling = new_buffer(self._left)
+        return self._filling[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         self._left -= nbytes
         if not self._left:
             self._finish()
-        elif len(self._full) >= _MOST_FULL:
+        elif self._end == len(self._filling):  # until it is taken
             self._is_paused = True
             self._transport.pause_reading()
         self._wake()
@@ -160,10 +143,6 @@ class _Receiver(asyncio.BufferedProtocol):
         self._handler.set_response_params()
         self._transport.set_protocol(self._handler)
         self._content.feed_eof()
-
-    def _let_go(self) -> None:
-        self._filling = _NOTHING
-        self._begin = self._end = 0
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

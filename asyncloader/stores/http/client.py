@@ -27,7 +27,7 @@ from yarl import URL
 from ...errors import StoreError
 from ...types import Buffer
 from ..failures import TransientError
-from ..store import Body, Buffers, NetworkPolicy
+from ..store import Body, NetworkPolicy
 from ..urls import redact
 from . import redirects
 from .aiohttp_private import HEAD_BYTES, HttpProcessingError, received
@@ -66,7 +66,6 @@ class HttpStore:
         self._anywhere, self._public_only = sessions
         self._watching = watching
         self._headers = dict(headers)
-        self._buffers = Buffers()
 
     @classmethod
     @asynccontextmanager
@@ -115,7 +114,7 @@ class HttpStore:
         async with response:
             body = body_of(asked, response.status, response.headers, time.time())
             if body.stop != 0:
-                body.chunks = _chunks(response, url, body.start, body.stop, self._buffers)
+                body.chunks = _chunks(response, url, body.start, body.stop)
             async with aclosing(body.chunks):
                 yield body
 
@@ -131,7 +130,7 @@ class HttpStore:
                 raise refusal_of(url, 0, response.status, response.headers, time.time())
             content = bytearray()
             stop = response.content_length
-            async with aclosing(_chunks(response, url, 0, stop, self._buffers)) as chunks:
+            async with aclosing(_chunks(response, url, 0, stop)) as chunks:
                 async for chunk in chunks:
                     content += chunk
                     if len(content) > limit_bytes:
@@ -229,14 +228,14 @@ async def _get(
 
 
 async def _chunks(
-    response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None, buffers: Buffers
+    response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None
 ) -> AsyncGenerator[Buffer, None]:
     failure: StoreError | None = None
     try:
-        async for chunk in received(response, buffers):
+        async for chunk in received(response):
             offset += len(chunk)
             yield chunk
-            del chunk  # its memory is lent
+            del chunk  # so that its memory is free when the decoder is done with it
     except _CLIENT_ERRORS as error:
         failure = _store_error(error, url, offset)
     if failure is not None:

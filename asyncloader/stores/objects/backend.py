@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..store import NetworkPolicy, Store, pem_of
-from ..urls import is_server_url, scheme_of, split_key
+from ..urls import is_server_url, scheme_of
 from .clouds import CLOUDS, Chosen, setting_of
 
 # The options of object stores, checked and turned into what obstore takes; pure.
@@ -92,47 +91,11 @@ def plain_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {_plain_name(scheme, name): value for name, value in options.items()}
 
 
-def check_bucket(bucket: str, endpoint: str) -> None:
-    """Refuse an endpoint of S3 that ends in the bucket, as consoles show it: the bucket would come twice.
-
-    Other paths are accepted: some services have their S3 below one.
-
-    Raises:
-        ValueError: It does.
-    """
-    if urlsplit(endpoint).path.rstrip("/").rpartition("/")[2] == bucket:
-        raise ValueError(
-            f"endpoint should be the server's alone, but it ends in the bucket, which s3://{bucket}/ names "
-            "already; leave it out there"
-        )
-
-
-def check_buckets(urls: Iterable[str], options: Mapping[str, Any]) -> None:
-    """Refuse an endpoint that names the bucket of a URL.
-
-    Args:
-        urls: Of the shards.
-        options: Checked ones.
-
-    Raises:
-        ValueError: It does.
-    """
-    clouds = [scheme for scheme, cloud in CLOUDS.items() if cloud.endpoint_has_bucket]
-    endpoints = {scheme: plain_options(scheme, options).get("endpoint") for scheme in clouds}
-    if not any(endpoints.values()):
-        return
-    for url in urls:
-        endpoint = endpoints.get(scheme_of(url).name)
-        if endpoint is not None:
-            check_bucket(split_key(url)[0].partition("://")[2].rstrip("/"), endpoint)
-
-
 def client_arguments(
     scheme: str,
     options: Mapping[str, Any],
     environ: Mapping[str, str],
     chosen: Chosen | None = None,
-    bucket: str = "",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ``config`` and ``client_options`` of an obstore client; a credential provider is passed separately.
 
@@ -141,10 +104,9 @@ def client_arguments(
         options: Checked ones; obstore takes the others from the environment.
         environ: Only read to find an ``http://`` endpoint.
         chosen: What the shared files of AWS add.
-        bucket: Its name, which an endpoint should not contain; empty if it is not known.
 
     Raises:
-        ValueError: An endpoint that is no URL of a server, or of the bucket.
+        ValueError: An endpoint that is no URL of a server.
     """
     cloud = CLOUDS[scheme]
     chosen = chosen or Chosen()
@@ -171,8 +133,6 @@ def client_arguments(
     endpoints = [given] if given else [environ.get(name, "") for name in cloud.endpoint_variables]
     for endpoint in filter(None, endpoints):
         _check_endpoint(endpoint)
-        if cloud.endpoint_has_bucket and bucket:
-            check_bucket(bucket, endpoint)
     client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)
     return config, client
 

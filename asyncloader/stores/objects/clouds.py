@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import configparser
 import os
-import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from importlib.util import find_spec
 from inspect import isawaitable
 from typing import Any, TypeAlias
@@ -29,11 +28,9 @@ class Cloud:
             the environment, but AWS_ENDPOINT_URL_S3 wins over ``endpoint``.
         endpoint_variables: Where obstore finds its endpoint, the first that is set. It does not report which
             one it took, and refuses http:// by default.
-        credentials: Each kind that obstore takes from a provider: the strings that it must have.
         servers: What identifies the server of a bucket: options by their plain names, and the variables that
             count where no option is given. An endpoint makes the others irrelevant if ``endpoint_is_all``.
         has_profiles: Whether the shared files of AWS hold settings for it.
-        endpoint_has_bucket: Whether consoles show an endpoint that ends in the bucket.
     """
 
     client: str
@@ -43,11 +40,9 @@ class Cloud:
     identities: frozenset[str]
     endpoint_option: str
     endpoint_variables: tuple[str, ...]
-    credentials: tuple[tuple[str, ...], ...]
     servers: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
     endpoint_is_all: bool = False
     has_profiles: bool = False
-    endpoint_has_bucket: bool = False
 
 
 _S3_ROLES = frozenset({"role_arn", "role_session_name", "web_identity_token_file"})
@@ -74,12 +69,10 @@ CLOUDS: Mapping[str, Cloud] = {
         identities=frozenset({"access_key_id", "profile"}),
         endpoint_option="aws_endpoint_url_s3",
         endpoint_variables=_S3_ENDPOINTS,
-        credentials=(("access_key_id", "secret_access_key"),),
         # A profile may have an endpoint of its own.
         servers=((("endpoint",), _S3_ENDPOINTS), (("profile",), ("AWS_PROFILE",))),
         endpoint_is_all=True,
         has_profiles=True,
-        endpoint_has_bucket=True,
     ),
     "gs": Cloud(
         client="GCSStore",
@@ -89,7 +82,6 @@ CLOUDS: Mapping[str, Cloud] = {
         identities=_GOOGLE_IDENTITIES,
         endpoint_option="base_url",
         endpoint_variables=("GOOGLE_BASE_URL",),
-        credentials=(("token",),),
         servers=((("endpoint", "base_url"), ("GOOGLE_BASE_URL",)),),
     ),
     "az": Cloud(
@@ -100,7 +92,6 @@ CLOUDS: Mapping[str, Cloud] = {
         identities=frozenset({"account_key", "client_secret", "sas_key", "token"}),
         endpoint_option="endpoint",
         endpoint_variables=_AZURE_ENDPOINTS,
-        credentials=(("token",), ("sas_token",), ("access_key",)),
         servers=(
             (("endpoint",), _AZURE_ENDPOINTS),
             (("account_name",), ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")),
@@ -110,7 +101,7 @@ CLOUDS: Mapping[str, Cloud] = {
 }
 
 
-# Credentials and settings of ``~/.aws``, which obstore does not read; pure but for ``read_shared_files``.
+# Credentials and settings of ``~/.aws``, which obstore does not read.
 #
 # Which credentials are used, the first of:
 #
@@ -175,16 +166,6 @@ class Boto3Keys:
 
 
 @dataclass(frozen=True)
-class SharedFiles:
-    """The texts of ``credentials`` and ``config``, empty where there is no such file, and their paths."""
-
-    credentials: str = field(default="", repr=False)
-    config: str = field(default="", repr=False)
-    credentials_path: str = "~/.aws/credentials"
-    config_path: str = "~/.aws/config"
-
-
-@dataclass(frozen=True)
 class Chosen:
     """What the shared files add to options and environment.
 
@@ -198,26 +179,12 @@ class Chosen:
     endpoint: str | None = None
 
 
-def read_shared_files(environ: Mapping[str, str]) -> SharedFiles:
-    """The files that the environment names, or those in the home folder."""
-    paths = [
-        os.path.expanduser(environ.get(variable) or usual)
-        for variable, usual in (
-            ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
-            ("AWS_CONFIG_FILE", "~/.aws/config"),
-        )
-    ]
-    credentials, config = (_text(path) for path in paths)
-    return SharedFiles(credentials, config, *paths)
-
-
-def choose(options: Mapping[str, Any], environ: Mapping[str, str], files: SharedFiles) -> Chosen:
+def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> Chosen:
     """Whose credentials, region and endpoint to use for S3.
 
     Args:
         options: Checked ones, by their plain names.
-        environ: The environment.
-        files: See ``read_shared_files``.
+        environ: The environment, which may name other files than those in the home folder.
 
     Raises:
         ValueError: A profile that is named and needed but not there, has nothing to sign with, or needs
@@ -225,17 +192,16 @@ def choose(options: Mapping[str, Any], environ: Mapping[str, str], files: Shared
     """
     named = options.get("profile") or environ.get("AWS_PROFILE")
     name = named or "default"
-    credentials, config = (
-        _sections(files.credentials, files.credentials_path),
-        _sections(files.config, files.config_path),
-    )
+    credentials_path = os.path.expanduser(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials")
+    config_path = os.path.expanduser(environ.get("AWS_CONFIG_FILE") or "~/.aws/config")
+    credentials, config = _sections(credentials_path), _sections(config_path)
     profile = _merged(name, credentials, config)
     needed = "profile" in options or (
         not _given_in_code(options) and not _has_keys(environ, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     )
     if named and profile is None and needed:
         raise ValueError(
-            f"no profile {name!r} in {files.credentials_path} or {files.config_path}; "
+            f"no profile {name!r} in {credentials_path} or {config_path}; "
             "check the option profile or AWS_PROFILE"
         )
     profile = profile or _Profile({}, {})
@@ -348,24 +314,21 @@ def _merged(
     return _Profile(credentials.get(name, {}), in_config or {})
 
 
-def _sections(text: str, path: str) -> Mapping[str, Mapping[str, str]]:
+def _sections(path: str) -> Mapping[str, Mapping[str, str]]:
     parser = configparser.RawConfigParser(default_section="", strict=False)
     failed = False
     try:
-        parser.read_string(text)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            parser.read_file(file)
+    except OSError:  # there is none, or it is of another user, such as root's in a container
+        return {}
     except configparser.Error:  # it quotes lines, and so keys
         failed = True
     if failed:
         raise ValueError(f"{path} should be an INI file as the AWS tools write it, and cannot be parsed")
-    return {_section_name(header): dict(parser.items(header)) for header in parser.sections()}
-
-
-def _section_name(header: str) -> str:
-    """``profile "my name"`` without its quotes and with one space."""
-    try:
-        return " ".join(shlex.split(header))
-    except ValueError:  # an odd quote is a part of the name
-        return header
+    # Names may be in quotes, as in ``profile "my name"``.
+    names = {header: " ".join(header.replace('"', " ").split()) for header in parser.sections()}
+    return {name: dict(parser.items(header)) for header, name in names.items()}
 
 
 def _nested(lines: str) -> Mapping[str, str]:
@@ -374,17 +337,8 @@ def _nested(lines: str) -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:  # of another user, such as root's in a container: ignored
-        return ""
-
-
-# The user's ``credential_provider``: its result is checked, and its exception is kept.
-#
-# obstore calls it from threads of its own, and reports its exceptions as text only.
+# The user's ``credential_provider``: its exception is kept. obstore calls it from threads of its own, and
+# reports its exceptions as text only; what it returns is checked there.
 
 #: A note at what the user's function raised.
 PROVIDER_NOTE = "raised while credentials were asked of credential_provider"
@@ -394,22 +348,20 @@ class UserProvider:
     """Calls the user's function for obstore.
 
     Args:
-        scheme: ``s3``, ``gs`` or ``az``, which want different credentials.
         provide: The user's, plain or asynchronous.
 
     Attributes:
-        failure: What it raised, or what is wrong with its result, the last time; None if it was fine.
+        failure: What it raised the last time; None if it returned.
     """
 
-    def __init__(self, scheme: str, provide: Callable[[], Any]) -> None:
+    def __init__(self, provide: Callable[[], Any]) -> None:
         self.failure: Exception | None = None
-        self._scheme = scheme
         self._provide = provide
 
     def __call__(self) -> Any:
         with self._remembering():
             given = self._provide()
-            return self._awaited(given) if isawaitable(given) else self._checked(given)
+        return self._awaited(given) if isawaitable(given) else given
 
     def __getattr__(self, name: str) -> Any:
         # obstore's own providers have settings of the client, such as the region, which it reads.
@@ -419,15 +371,11 @@ class UserProvider:
 
     async def _awaited(self, given: Awaitable[Any]) -> Any:
         with self._remembering():
-            return self._checked(await given)
-
-    def _checked(self, given: object) -> object:
-        check_credentials(self._scheme, given)
-        self.failure = None
-        return given
+            return await given
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
+        self.failure = None
         try:
             yield
         except Exception as error:
@@ -435,37 +383,3 @@ class UserProvider:
                 error.add_note(PROVIDER_NOTE)
             self.failure = error
             raise
-
-
-def check_credentials(scheme: str, given: object) -> None:
-    """Refuse credentials in a wrong format; no message shows a value.
-
-    Raises:
-        TypeError: No mapping, or a value of a wrong type.
-        ValueError: A key is missing, or the time has no zone.
-    """
-    kinds = CLOUDS[scheme].credentials
-    wanted = ", ".join(repr(name) for kind in kinds for name in kind)
-    if len(kinds) > 1:
-        wanted = f"one of {wanted}"
-    wanted += " and 'expires_at' (a datetime with a time zone, or None)"
-    if not isinstance(given, Mapping):
-        raise TypeError(f"credential_provider should return a dict with {wanted}, not {type(given).__name__}")
-    kind = next((kind for kind in kinds if all(name in given for name in kind)), None)
-    if kind is None or "expires_at" not in given:
-        found = ", ".join(sorted(repr(name) for name in given if isinstance(name, str))) or "no key"
-        raise ValueError(f"credential_provider should return a dict with {wanted}, but it has {found}")
-    for name in kind:
-        # A signature of Azure's may also be a list of pairs.
-        if not isinstance(given[name], str | list if name == "sas_token" else str):
-            raise TypeError(
-                f"{name!r} of credential_provider should be a string, not {type(given[name]).__name__}"
-            )
-    expires_at = given["expires_at"]
-    if expires_at is not None and not isinstance(expires_at, datetime):
-        raise TypeError(
-            "'expires_at' of credential_provider should be a datetime with a time zone, or None, "
-            f"not {type(expires_at).__name__}"
-        )
-    if expires_at is not None and expires_at.tzinfo is None:
-        raise ValueError("'expires_at' of credential_provider should have a time zone, such as datetime.UTC")

@@ -106,7 +106,9 @@ def store_error(
         return _no_credentials(status, url, offset, was_answered)
     if isinstance(error, UnauthenticatedError) and (provider := _PROVIDER.search(text)) is not None:
         return StoreError(
-            f"credentials are unavailable, or cannot be used: {provider[1]}",
+            f"credentials are unavailable, or cannot be used: {provider[1]}. credential_provider should "
+            "return a dict with access_key_id and secret_access_key (s3), token (gs), or token, sas_token "
+            "or access_key (az), and with expires_at (a datetime with a time zone, or None)",
             shard=redact(url),
             offset=offset,
         )

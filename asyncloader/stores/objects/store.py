@@ -27,7 +27,7 @@ from ..failures import TransientError, changed
 from ..store import Body, NetworkPolicy, no_chunks
 from ..urls import redact, split_key
 from .backend import check_options, client_arguments, plain_options
-from .clouds import CLOUDS, Chosen, Provider, UserProvider, choose, read_shared_files
+from .clouds import CLOUDS, Chosen, Provider, UserProvider, choose
 from .errors import CLIENT_ERRORS, is_of_provider, store_error
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def make_client(
     chosen = Chosen(provider=provider)
     cloud = CLOUDS[scheme]
     if cloud.has_profiles:
-        chosen = choose(plain, os.environ, read_shared_files(os.environ))
-    config, client_options = client_arguments(scheme, options, os.environ, chosen, bucket)
+        chosen = choose(plain, os.environ)
+    config, client_options = client_arguments(scheme, options, os.environ, chosen)
     make: Any = getattr(obstore.store, cloud.client)
     try:
         client: Client = make(
@@ -155,7 +155,7 @@ class ObjectStore:
         self._provider: UserProvider | None = None
         provide = plain_options(scheme, options).get("credential_provider")
         if provide is not None:
-            self._provider = UserProvider(scheme, provide)
+            self._provider = UserProvider(provide)
         self._client: Client | None = None
         self._answered = False
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.cache.copy import DamagedCopyError, Sums, has_crc32c, read_stretches
-from asyncloader.cache.folder import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, CopyState, Header
+from asyncloader.cache.folder import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, Header
 
 SIZE = 3 * STRETCH_BYTES + 777
 CONTENT = Random(0).randbytes(SIZE)
-HEADER = Header(CopyState.COMPLETE, '"v"', SIZE, crc32c=has_crc32c())
+HEADER = Header('"v"', SIZE, crc32c=has_crc32c())
 
 
 def fill(path: Path, header: Header = HEADER, chunk_bytes: int = 300_001) -> int:
@@ -103,6 +103,6 @@ def test_who_lacks_crc32c_reads_what_others_fill_and_the_other_way(
 
 @given(st.integers(1, 1 << 50))
 def test_the_table_has_room_for_all_and_what_follows_is_aligned(size: int) -> None:
-    header = Header(CopyState.FILLING, "", size)
+    header = Header("", size)
     assert HEADER_BYTES + -(-size // STRETCH_BYTES) * SUMS_BYTES <= header.begin
     assert header.begin % HEADER_BYTES == 0

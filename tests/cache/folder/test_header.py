@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.cache.folder import HEADER_BYTES, MARK_BYTES, CopyState, Header, mark_of
+from asyncloader.cache.folder import HEADER_BYTES, MARK_BYTES, Header, mark_of
 
 headers = st.builds(
     Header,
-    st.sampled_from(CopyState),
     st.text(max_size=300).filter(lambda text: text.isprintable() and Header.fits(text)),
     st.integers(0, 1 << 50),
     st.binary(min_size=32, max_size=32),
