@@ -35,7 +35,7 @@ _PUBLIC = {
     "tools.convert": "convert",
     "torch_compat.split": "split_iterable",
     "torch_compat.worker_info": "get_worker_info WorkerInfo",
-    "workers.ray": "RayWorkers",
+    "workers.ray.options": "RayWorkers",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 

@@ -39,6 +39,6 @@ from .tools.convert import convert as convert
 from .torch_compat.split import split_iterable as split_iterable
 from .torch_compat.worker_info import WorkerInfo as WorkerInfo
 from .torch_compat.worker_info import get_worker_info as get_worker_info
-from .workers.ray import RayWorkers as RayWorkers
+from .workers.ray.options import RayWorkers as RayWorkers
 
 __version__: str

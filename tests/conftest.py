@@ -18,7 +18,7 @@ from programs import Programs
 from sentinel import Watch, no_file_is_named_after_a_secret
 
 from asyncloader import testing
-from asyncloader.workers import ForkServer
+from asyncloader.workers.forkserver import ForkServer
 
 __all__ = ["first_uses", "leaves_nothing_behind", "no_file_is_named_after_a_secret"]  # fixtures
 

@@ -24,7 +24,7 @@ from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.workers import ForkServer
+from asyncloader.workers.forkserver import ForkServer
 
 
 def numbers(count: int = 20) -> al.Dataset:

@@ -104,14 +104,10 @@ class SlabRing:
         return within and len(slabs) < self._count
 
     def _reclaim(self) -> None:
-        while self._kept and self._kept[0].event.query():  # type: ignore[no-untyped-call]  # as torch has it
-            self._kept.popleft()
-        for _ in range(len(self._loans)):
-            loan = self._loans.popleft()
-            if loan.event.query():  # type: ignore[no-untyped-call]  # likewise
-                self._end_loan(loan)
-            else:
-                self._loans.append(loan)
+        # A stream reads in order: behind a loan that is not done there is none that is.
+        for loans in (self._loans, self._kept):
+            while loans and loans[0].event.query():  # type: ignore[no-untyped-call]  # as torch has it
+                self._end_loan(loans.popleft())
 
     def _end_loan(self, loan: _SlabLoan) -> None:
         loan.event.synchronize()  # returns at once if it is done

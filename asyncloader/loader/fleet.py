@@ -18,8 +18,9 @@ from ..pipeline.components import places_of
 from ..pipeline.lane import Shortfall, describe_shortfalls
 from ..pipeline.stream import LanesJob, Note, Turns
 from ..plan.lanes import Cursor, Deal, Rotation
-from ..workers import AnyPool, AnyWorker, wait_any, wait_any_async
-from ..workers import Job as WorkerJob
+from ..workers.pool import AnyPool, wait_any, wait_any_async
+from ..workers.worker import AnyWorker
+from ..workers.worker import Job as WorkerJob
 
 # The lanes of each worker, how far they were received, and what happens when the worker dies.
 #

@@ -30,7 +30,7 @@ from ..quantity import as_count
 from ..torch_compat.adapt import torch_reads
 from ..torch_compat.loop import AsyncDoor
 from ..torch_private import attributes_at_rest
-from ..workers.ray import BATCHES_AHEAD_OF_ACTORS, RayWorkers, count_workers
+from ..workers.ray.options import BATCHES_AHEAD_OF_ACTORS, RayWorkers, count_workers
 from .kind import alike_in_replicas
 from .lightning_private import find_reader
 from .options import check_batching, check_path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch.utils.data
 
-from ..device import check_device, open_stage
+from ..device.stage import check_device, open_stage
 from ..errors import StoreError, drop_frames
 from ..observe.report import ProgressBar, Report, judge
 from ..observe.statistics import Statistics
@@ -26,7 +26,7 @@ from ..plan.states import load_state, save_state, saved_dataset
 from ..plan.topology import share_memory
 from ..quantity import as_whole
 from ..stores.local import check_there
-from ..workers import ForkServer
+from ..workers.forkserver import ForkServer
 from ..workers.ray.actor import Bench
 from .auditing import open_recording
 from .fleet import Fleet, NoteSink

@@ -25,7 +25,9 @@ from ..pipeline.stream import Collated, LanesJob, Note, Turns, read_lanes
 from ..plan.lanes import worker_lanes
 from ..plan.topology import share_memory
 from ..stores.urls import scheme_of
-from ..workers import AnyPool, ForkServer, WorkerPool, by_value
+from ..workers import by_value
+from ..workers.forkserver import ForkServer
+from ..workers.pool import AnyPool, WorkerPool
 from ..workers.ray.actor import Bench
 from .fleet import AsDone, Fleet, InTurn, NoteSink, WorkerLanes
 

@@ -23,7 +23,8 @@ from ..shards.open_shard import OpenShard, encoded_bytes, open_shard, schema_fro
 from ..stores.expanding import expand_home, read_urls
 from ..stores.store import NetworkPolicy
 from ..stores.urls import INDEX_NAME, local_path, scheme_of
-from ..workers import Worker, WorkerPool, wait_any
+from ..workers.pool import WorkerPool, wait_any
+from ..workers.worker import Worker
 from . import convert_job, convert_sources
 from .convert_target import Keep, ShardTarget
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import BatchSampler
 
 from .saved import Saved
 from .stateful import Said, States, is_stateful, pass_over, read_states, reopen, set_states, where
@@ -60,7 +60,7 @@ class IndexOrder:
     def __init__(self, indices: Indices, open_now: bool = True) -> None:
         self._indices = indices
         self._resumed = indices.resumed or Saved()
-        self._early = frozenset(self._resumed.early)
+        self._early = sorted(self._resumed.early)
         self._batches: Iterator[Any] | None = None
         self._parts: tuple[Any, Any] | None = None
         self._begun = False
@@ -111,21 +111,13 @@ class IndexOrder:
         if self._batches is None:
             self._batches = iter(())  # a sampler that cannot be opened is at its end after its error
             self._size = sampler.batch_size
-            indices = self._open_after(sampler.sampler, passed * self._size)
+            indices = self._reopen(sampler.sampler)
+            pass_over(indices, passed * self._size)
             self._batches = _in_batches(indices, self._size, sampler.drop_last)
         else:
             pass_over(self._batches, passed)
         self.drawn = saved.batches
         self._note(ended=saved.sampler_ended and not saved.finished)
-
-    def _open_after(self, sampler: Any, count: int) -> Iterator[Any]:
-        """The indices of a ``BatchSampler``'s sampler, without the first ``count``."""
-        if count and type(sampler) is RandomSampler and not sampler.replacement:
-            indices = _permuted_after(sampler, count)
-            return chain([*islice(indices, 1)], indices)  # its order is drawn here and now
-        indices = self._reopen(sampler)
-        pass_over(indices, count)
-        return indices
 
     def __iter__(self) -> IndexOrder:
         return self
@@ -152,14 +144,14 @@ class IndexOrder:
     def number_of(self, task: int) -> int:
         """Which batch of the pass is torch's task of this number; torch counts what it sends, from 0."""
         number = self._resumed.batches + task
-        for early in sorted(self._early):
+        for early in self._early:
             if early <= number:
                 number += 1
         return number
 
     def early_after(self, batches: int) -> tuple[int, ...]:
         """The batches delivered early before the pass was resumed, after the first ``batches``."""
-        return tuple(number for number in sorted(self._early) if number >= batches)
+        return tuple(number for number in self._early if number >= batches) if self._early else ()
 
     def said_at(self, batches: int) -> tuple[Said | None, bool]:
         """What stateful parts returned after so many batches, and whether they were at their end.
@@ -177,20 +169,3 @@ def _in_batches(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[
         if len(batch) < size and drop_last:
             return
         yield batch
-
-
-def _permuted_after(sampler: RandomSampler, count: int) -> Iterator[int]:
-    """What ``sampler`` yields after ``count`` indices, by the same draws.
-
-    torch's sampler makes a list of ten million numbers, which takes as long as drawing them; skipping half of
-    it takes as long again.
-    """
-    size, generator = len(sampler.data_source), sampler.generator
-    if generator is None:
-        seed = int(torch.empty((), dtype=torch.int64).random_().item())
-        generator = torch.Generator().manual_seed(seed)
-    rounds, more = divmod(sampler.num_samples, size)
-    for length in [size] * rounds + [more]:
-        order = torch.randperm(size, generator=generator)[:length]
-        yield from order[count:].tolist()
-        count = max(count - length, 0)

@@ -19,7 +19,7 @@ from ..torch_private import pin_memory
 from .adapt import Adapter, AsyncIterated
 from .saved import SavedPart
 from .stateful import Said, default_kept, is_stateful, pass_over, reopen, run_out, tell_part, where
-from .worker_info import is_first_worker, was_asked, worker_number
+from .worker_info import was_asked, worker_number
 
 # Of the dataset in this process, if that is a worker: one process is one worker, for life. torch passes
 # dataset and collate_fn separately, so they share this module global.
@@ -285,6 +285,6 @@ class TagPosition:
         unsplit = False
         if self._looks:
             self._looks = False
-            unsplit = is_first_worker() and not was_asked()
+            unsplit = worker_number() == 0 and not was_asked()
         worker = worker_number() if self._whereabouts is None else 0
         return TaggedBatch(batch, worker, *whereabouts.end_batch(), unsplit)

@@ -61,23 +61,16 @@ def where(owner: Any, iterator: Any) -> Said | None:
     told: dict[str, Any] = {}
     try:
         for name, part in (("owner", owner), ("iterator", iterator)):
+            note = (
+                f"raised by state_dict() of {type(part).__name__}, which the loader calls without arguments "
+                "for its own state_dict(). Iterating does not need it"
+            )
             if is_stateful(part) and not (name == "owner" and iterator is owner):
                 told[name] = part.state_dict()
+        note = f"while pickling what state_dict() of {type(owner).__name__} or its iterator returned"
+        return pickle.dumps(told, 5) if told else None
     except Exception as error:
-        add_note(
-            error,
-            f"raised by state_dict() of {type(part).__name__}, which the loader calls without arguments for "
-            "its own state_dict(). Iterating does not need it",
-        )
-        return Unsaid(dump_error(error, _place()))
-    if not told:
-        return None
-    try:
-        return pickle.dumps(told, 5)
-    except Exception as error:
-        add_note(
-            error, f"while pickling what state_dict() of {type(owner).__name__} or its iterator returned"
-        )
+        add_note(error, note)
         return Unsaid(dump_error(error, _place()))
 
 

@@ -91,11 +91,6 @@ def worker_number() -> int:
     return 0 if info is None else int(object.__getattribute__(info, "id"))
 
 
-def is_first_worker() -> bool:
-    """Whether this process is worker 0; this does not count as asking."""
-    return torch_worker_info() is not None and worker_number() == 0
-
-
 def was_asked() -> bool:
     """Whether code in this process has read its worker's number, or how many there are."""
     return _asked

@@ -4,20 +4,3 @@ A *job* is a callable that returns an iterator of ``(batch, note)``. It is sent 
 of its own, and its batches come back as tensors over shared memory. On any Unix; Windows has no fork, and
 there starting a pool raises RuntimeError.
 """
-
-from __future__ import annotations
-
-from .forkserver import ForkServer
-from .pool import AnyPool, WorkerPool, wait_any, wait_any_async
-from .worker import AnyWorker, Job, Worker
-
-__all__ = [
-    "AnyPool",
-    "AnyWorker",
-    "ForkServer",
-    "Job",
-    "Worker",
-    "WorkerPool",
-    "wait_any",
-    "wait_any_async",
-]

@@ -112,8 +112,8 @@ class _Server:
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         #: A pipe that ends with this process, for its workers, where the kernel does not kill them.
         self._life = None if has_linux() else os.pipe()
-        self._when_readable(self._control, self._answer)
-        self._when_readable(self._woken, self._reap)
+        self._selector.register(self._control, selectors.EVENT_READ, self._answer)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
 
     def serve(self) -> None:
         while self._serving:
@@ -125,11 +125,6 @@ class _Server:
             os.kill(pid, signal.SIGKILL)
         while self._lifelines:
             self._bury(*os.waitpid(-1, 0))
-
-    def _when_readable(
-        self, descriptor: socket.socket | MessageSocket | int, action: Callable[[], None]
-    ) -> None:
-        self._selector.register(descriptor, selectors.EVENT_READ, action)
 
     def _answer(self) -> None:
         while True:
@@ -168,7 +163,7 @@ class _Server:
             self._become_worker(connection, lifeline, server, stored)
         self._lifelines[pid] = lifeline
         # The parent sends nothing on a lifeline: if it becomes readable, the parent has closed it.
-        self._when_readable(lifeline, lambda: self._cut(pid, lifeline))
+        self._selector.register(lifeline, selectors.EVENT_READ, lambda: self._cut(pid, lifeline))
         _tell(lifeline, FromServer.PID, b"%d" % pid)
 
     def _become_worker(

@@ -112,7 +112,7 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, leash: int
         while True:
             # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
             outlet.wait_credit()
-            opened = outlet.open_slot()
+            opened = outlet.link.open_slot()
             lend(opened)
             try:
                 made = list(islice(batches, 1))
@@ -152,17 +152,17 @@ class _Outlet:
         self._last_bytes = 0
         # When the worker is idle, the parent has received all that was sent, and each of these slots may be
         # free at once; one more is being filled.
-        self._link = Link(connection, min(setting.prefetch, _MOST_SPARE) + 1, setting.spare_bytes)
+        self.link = Link(connection, min(setting.prefetch, _MOST_SPARE) + 1, setting.spare_bytes)
 
     def wait_credit(self) -> None:
         """Take one credit, waiting for it. Raises _LetGo when the parent has closed its end."""
         while True:
             try:
-                credits = self._link.read().credits
+                credits = self.link.read().credits
             except BlockingIOError:
                 if not self._is_ahead():
                     break
-                self._link.wait(None)
+                self.link.wait(None)
             except EndOfChannel:
                 self.is_let_go = True
                 raise _LetGo from None
@@ -180,10 +180,6 @@ class _Outlet:
             return True
         return bool(self._unreceived) and sum(self._unreceived) + self._last_bytes > self._most_bytes
 
-    def open_slot(self) -> OpenSlot | None:
-        """Where to make the next batch."""
-        return self._link.open_slot()
-
     def send(self, pair: tuple[Any, Any], made_in: OpenSlot | None) -> None:
         kind = type(pair[0])
         try:
@@ -194,15 +190,15 @@ class _Outlet:
         del pair  # large parts of it are freed one by one, as they are written
         self._last_bytes = packed.size_bytes
         self._unreceived.append(packed.size_bytes)
-        self._link.send(packed, made_in)
+        self.link.send(packed, made_in)
 
     def end(self, error: Dumped | None = None) -> None:
         """Report the job's end, or what it raised, as the last message."""
         if error is None:
-            self._link.end()
+            self.link.end()
         else:
-            self._link.send(pack(error), kind=LinkKind.ERROR)
-        self._link.drain()
+            self.link.send(pack(error), kind=LinkKind.ERROR)
+        self.link.drain()
 
 
 def _report(error: BaseException, outlet: _Outlet, worker: int) -> None:

@@ -109,23 +109,20 @@ class MessageSocket:
             message: Whole.
             descriptors: Duplicates of them go with it.
         """
-        with self._lock:
-            self._post(message, descriptors)
-
-    def _post(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         rest = _FRAME.pack(len(message), bool(descriptors)) + message
-        if self._unsent:
-            self._send_unsent()
-        if not self._unsent:
-            try:
-                rest = self._transmit(rest, descriptors)
-                descriptors = ()
-            except BlockingIOError:
-                pass
-            except OSError:  # the other end has gone, or this one was closed
-                return
-        if rest:
-            self._unsent.append((rest, [os.dup(descriptor) for descriptor in descriptors]))
+        with self._lock:
+            if self._unsent:
+                self.catch_up()
+            if not self._unsent:
+                try:
+                    rest = self._transmit(rest, descriptors)
+                    descriptors = ()
+                except BlockingIOError:
+                    pass
+                except OSError:  # the other end has gone, or this one was closed
+                    return
+            if rest:
+                self._unsent.append((rest, [os.dup(descriptor) for descriptor in descriptors]))
 
     def _transmit(self, message: bytes, descriptors: Sequence[int]) -> bytes:
         """Send what the socket takes, the descriptors with the first byte; returns the rest."""
@@ -143,22 +140,19 @@ class MessageSocket:
     def catch_up(self) -> None:
         """Send as much of what waits as the socket takes."""
         with self._lock:
-            self._send_unsent()
-
-    def _send_unsent(self) -> None:
-        while self._unsent:
-            message, descriptors = self._unsent[0]
-            try:
-                rest = self._transmit(message, descriptors)
-            except BlockingIOError:
-                return
-            except OSError:
-                self._forget_unsent()
-                return
-            self._unsent.popleft()
-            _close_all(descriptors)
-            if rest:
-                self._unsent.appendleft((rest, ()))
+            while self._unsent:
+                message, descriptors = self._unsent[0]
+                try:
+                    rest = self._transmit(message, descriptors)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    self._forget_unsent()
+                    return
+                self._unsent.popleft()
+                _close_all(descriptors)
+                if rest:
+                    self._unsent.appendleft((rest, ()))
 
     def _forget_unsent(self) -> None:
         while self._unsent:
@@ -403,7 +397,7 @@ class Link(MessageSocket):
         if freed or retired or dropped:
             ids = (*freed, *retired, *dropped)
             head += struct.pack(f"<{len(ids)}I", *ids)
-        self._post(head + message, descriptors)
+        self.post(head + message, descriptors)
 
     def read(self) -> Announced:
         """The next message; its object, if it has one, is for ``rebuild``. Raises like ``receive``."""

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -305,20 +305,6 @@ def _take_return(
     freed.append(lease.slot)
 
 
-class Filled(NamedTuple):
-    """Where a batch is.
-
-    Attributes:
-        slot: The slot; 0 if none is needed.
-        descriptor: The slot's, if it is a new one: the caller sends and closes it.
-        dropped: Slots that the parent has to forget first.
-    """
-
-    slot: int
-    descriptor: int | None
-    dropped: list[int]
-
-
 class OutboundSlots:
     """The worker's end: makes slots, fills them, and takes them back.
 
@@ -342,25 +328,32 @@ class OutboundSlots:
         Args:
             needed_bytes: What the batch may take, such as the last one did; 0 for none.
         """
-        slot = self._fitting(needed_bytes) if needed_bytes and not self._are_kept else None
-        return None if slot is None else OpenSlot(slot, self._free.pop(slot))
+        slot = self._fitting(needed_bytes) if needed_bytes and not self._are_kept else 0
+        return OpenSlot(slot, self._free.pop(slot)) if slot else None
 
-    def fill(self, packed: Packed, opened: OpenSlot | None = None) -> Filled:
+    def fill(self, packed: Packed, opened: OpenSlot | None = None) -> tuple[int, int | None, list[int]]:
         """Write to a slot what of ``packed`` has to lie in one.
 
         Args:
             packed: The batch; nothing else refers to it here, except what user code keeps of it.
             opened: The slot that it was made in.
+
+        Returns:
+            The slot, or 0 if none is needed; its descriptor if it is a new one, which the caller sends and
+            closes; and slots that the parent has to forget first.
         """
         if opened is not None and packed.stays and opened.close():
             self._lent[opened.slot] = opened.pages
             if not packed.is_written:
                 packed.write(opened.pages.lend()[0])
-            return Filled(opened.slot, None, self._drop_surplus(0))
+            return opened.slot, None, self._drop_surplus(0)
         dropped = self._drop_surplus(packed.slot_bytes)
         slot, descriptor = 0, None
         if packed.slot_bytes:
-            slot, pages, descriptor = self._take(packed.slot_bytes)
+            if found := self._fitting(packed.slot_bytes):
+                slot, pages = found, self._free.pop(found)
+            else:
+                slot, pages, descriptor = self._make(packed.slot_bytes)
             self._lent[slot] = pages
             target = pages.lend()[0]
             if opened is not None and packed.stays:
@@ -373,17 +366,12 @@ class OutboundSlots:
                 # User code keeps something in it, and will again: each batch would cost a slot.
                 dropped.append(opened.slot)
                 self._are_kept = True
-        return Filled(slot, descriptor, dropped)
+        return slot, descriptor, dropped
 
-    def _take(self, needed_bytes: int) -> tuple[int, Pages, int | None]:
-        """A free slot, or a new one with its descriptor."""
-        slot = self._fitting(needed_bytes)
-        return self._make(needed_bytes) if slot is None else (slot, self._free.pop(slot), None)
-
-    def _fitting(self, needed_bytes: int) -> int | None:
-        """The smallest free slot that is large enough."""
+    def _fitting(self, needed_bytes: int) -> int:
+        """The smallest free slot that is large enough; 0 if there is none."""
         fitting = [(p.size_bytes, slot) for slot, p in self._free.items() if p.size_bytes >= needed_bytes]
-        return min(fitting)[1] if fitting else None
+        return min(fitting)[1] if fitting else 0
 
     def take_back(self, slots: Iterable[int]) -> None:
         for slot in slots:

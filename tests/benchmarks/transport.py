@@ -21,10 +21,10 @@ from _measure import machine
 
 from asyncloader.blocks.memory import borrowing, filled, lend
 from asyncloader.pipeline.stream import Note
-from asyncloader.workers import wait_any
 from asyncloader.workers._worker_main import _Outlet
 from asyncloader.workers.lifeline import Lifeline
 from asyncloader.workers.link import Link, MessageSocket, Setting, socketpair
+from asyncloader.workers.pool import wait_any
 from asyncloader.workers.worker import Worker
 
 _AMPLE = 1 << 28
@@ -46,7 +46,7 @@ class Transport:
         """Seconds on the worker's side and on the parent's, for one batch of ``64 * width`` numbers."""
         began = time.thread_time()
         self._outlet.wait_credit()
-        made_in = self._outlet.open_slot() if in_place else None
+        made_in = self._outlet.link.open_slot() if in_place else None
         lend(made_in)
         self._outlet.send(_make(width), made_in)
         sent = time.thread_time()

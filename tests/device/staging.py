@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_backend import FakeBackend
 
-from asyncloader.device import DeviceStage
+from asyncloader.device.stage import DeviceStage
 from asyncloader.flow.channel import Channel, EndOfChannel
 
 BOTH = pytest.mark.parametrize("to_device", [False, True], ids=["pinned", "device"])

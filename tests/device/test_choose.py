@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import asyncloader as al
-from asyncloader.device import check_device, open_stage
+from asyncloader.device.stage import check_device, open_stage
 from asyncloader.flow.channel import Channel
 
 here_without_a_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from batches import DTYPES, random_tensor, same
 
-from asyncloader.device import open_stage
 from asyncloader.device.carriers import LARGE_BYTES
+from asyncloader.device.stage import open_stage
 from asyncloader.flow.channel import Channel, EndOfChannel
 
 pytestmark = pytest.mark.gpu

@@ -12,7 +12,7 @@ from fake_backend import FakeBackend
 from staging import BOTH, Scripted, backend_has_event, filled, make_stage, settle, wait_until
 from waiting import AT_ONCE_S
 
-from asyncloader.device import DeviceStage
+from asyncloader.device.stage import DeviceStage
 from asyncloader.flow.channel import Channel, ChannelClosed, EndOfChannel
 
 # --- errors ---

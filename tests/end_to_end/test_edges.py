@@ -20,7 +20,7 @@ from asyncloader import testing
 from asyncloader.flow.channel import Channel
 from asyncloader.flow.engine import EngineStopped, Scope
 from asyncloader.plan.topology import Topology
-from asyncloader.workers import ForkServer
+from asyncloader.workers.forkserver import ForkServer
 
 
 def numbers(count: int) -> al.Dataset:

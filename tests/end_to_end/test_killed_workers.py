@@ -28,7 +28,7 @@ from waiting import AT_ONCE_S, opened
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.workers import ForkServer
+from asyncloader.workers.forkserver import ForkServer
 
 from .dying import Deadly, Stuck, Waiting, doubled, is_wanted, later, numbers, uneven, with_pid
 

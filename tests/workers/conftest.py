@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from asyncloader.workers import ForkServer
+from asyncloader.workers.forkserver import ForkServer
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,14 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from asyncloader.workers import AnyWorker, wait_any, wait_any_async
+from asyncloader.workers.pool import wait_any, wait_any_async
+from asyncloader.workers.worker import AnyWorker
 
 __all__ = ["RECEIVE", "receive", "receive_async"]
 
 #: ``receive`` for scripts, which find nothing of the tests.
 RECEIVE = """
-from asyncloader.workers import wait_any
+from asyncloader.workers.pool import wait_any
 
 def receive(worker):
     ready = ()

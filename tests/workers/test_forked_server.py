@@ -22,7 +22,7 @@ import os, sys, threading
 from pathlib import Path
 import torch
 import asyncloader as al
-from asyncloader.workers import ForkServer
+from asyncloader.workers.forkserver import ForkServer
 
 def run(look, **options):
     rows = al.from_iterable(lambda topology: topology.split(range(2))).map(look)

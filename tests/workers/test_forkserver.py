@@ -19,7 +19,8 @@ from waiting import AT_ONCE_S
 
 from asyncloader.errors import WorkerDiedError
 from asyncloader.testing import check_leaks
-from asyncloader.workers import ForkServer, WorkerPool
+from asyncloader.workers.forkserver import ForkServer
+from asyncloader.workers.pool import WorkerPool
 
 from .processes import Watch, finish, start_script
 from .receiving import RECEIVE, receive
@@ -36,7 +37,8 @@ SCRIPT = (
     + """
 import itertools, os, time
 import numpy as np
-from asyncloader.workers import ForkServer, WorkerPool
+from asyncloader.workers.forkserver import ForkServer
+from asyncloader.workers.pool import WorkerPool
 
 print("main runs", flush=True)
 
@@ -127,7 +129,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_while_the_server_starts_does_not_stop_it() -> None:
     text = """
 import os, signal
-from asyncloader.workers import ForkServer
+from asyncloader.workers.forkserver import ForkServer
 server = ForkServer.shared()
 try:
     os.killpg(0, signal.SIGINT)
@@ -291,7 +293,8 @@ def test_a_forked_process_has_a_server_of_its_own(start: Start) -> None:
         RECEIVE
         + """
 import os, sys
-from asyncloader.workers import ForkServer, WorkerPool
+from asyncloader.workers.forkserver import ForkServer
+from asyncloader.workers.pool import WorkerPool
 
 def job():
     for number in range(100):

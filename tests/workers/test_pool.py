@@ -17,7 +17,7 @@ from waiting import AT_ONCE_S
 from asyncloader.flow.channel import ChannelClosed
 from asyncloader.testing import check_leaks
 from asyncloader.testing.leaks import open_files
-from asyncloader.workers import WorkerPool
+from asyncloader.workers.pool import WorkerPool
 
 from .processes import Watch
 from .receiving import receive, receive_async

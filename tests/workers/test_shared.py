@@ -14,8 +14,8 @@ import pytest
 from asyncloader.errors import WorkerDiedError
 from asyncloader.flow.channel import ChannelClosed
 from asyncloader.testing import check_leaks
-from asyncloader.workers import WorkerPool
 from asyncloader.workers.by_value import dumps_with_modules
+from asyncloader.workers.pool import WorkerPool
 from asyncloader.workers.slots import SharedStore, load_shared
 
 from .receiving import receive

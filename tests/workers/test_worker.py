@@ -26,8 +26,9 @@ from asyncloader.blocks.memory import borrowing, stacked
 from asyncloader.errors import FormatError, WorkerDiedError
 from asyncloader.flow.channel import ChannelClosed, EndOfChannel
 from asyncloader.testing import check_leaks
-from asyncloader.workers import Worker, WorkerPool
 from asyncloader.workers.lifeline import wait_ended
+from asyncloader.workers.pool import WorkerPool
+from asyncloader.workers.worker import Worker
 
 from .receiving import receive, receive_async
 

@@ -13,9 +13,3 @@ Laws:
   ``close`` kills the others, and releases what they were sent and have sent.
 * Nothing here imports ray until a pass begins.
 """
-
-from __future__ import annotations
-
-from .options import BATCHES_AHEAD_OF_ACTORS, RayWorkers, count_workers
-
-__all__ = ["BATCHES_AHEAD_OF_ACTORS", "RayWorkers", "count_workers"]
