@@ -15,15 +15,8 @@ T = TypeVar("T")
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON document, indented. Control characters are JSON escapes."""
-    document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    for line in document.split("\n"):
-        print(line if line.isprintable() else "".join(map(_in_json, line)))
-
-
-def _in_json(each: str) -> str:
-    """A character of a JSON document. Control characters only occur inside of its strings."""
-    return each if each.isprintable() else json.dumps(each)[1:-1]
+    """Print a JSON document, indented. In its strings, all that is not printable ASCII is escaped."""
+    print(json.dumps(value, indent=2, allow_nan=False).replace("\x7f", r"\u007f"))
 
 
 def print_lines(*lines: str) -> None:
