@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from typing import Any, TypeVar
 
 from ..observe.report import open_bar
@@ -87,10 +86,8 @@ def with_bar(
         unit: Their name.
         prints: Whether a line is printed for each. On a terminal there is no bar then.
     """
-    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
-        yield from things
-        return
-    with closing(open_bar(description, total, f" {unit}")) as bar:
+    shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+    with open_bar(description, total, f" {unit}", shown=shown) as bar:
         for thing in things:
             bar.update()
             yield thing

@@ -449,7 +449,7 @@ def _made_s(maker: Maker) -> float:
 _SHOW_S = 0.1
 
 
-def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> Any:
+def open_bar(description: str, total: int | None, unit: str, done: int = 0, *, shown: bool = True) -> Any:
     """A tqdm bar that leaves neither a thread nor a semaphore behind.
 
     Args:
@@ -457,6 +457,7 @@ def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> A
         total: Steps; None if that is not known.
         unit: What a step is.
         done: How many were done before it was opened.
+        shown: Whether it is drawn at all.
     """
     from tqdm.auto import tqdm
 
@@ -467,7 +468,9 @@ def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> A
     # Its own lock is a semaphore among processes, which stays; our workers have no bars.
     Bar.set_lock(threading.RLock())
     # Without smoothing, its rate is that of the whole time, as the others are.
-    return Bar(desc=description, total=total, initial=done, unit=unit, miniters=1, smoothing=0)
+    return Bar(
+        desc=description, total=total, initial=done, unit=unit, miniters=1, smoothing=0, disable=not shown
+    )
 
 
 class ProgressBar:
