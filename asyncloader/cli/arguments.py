@@ -27,8 +27,8 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="URL",
         help="URL or path of shards: http(s)://, s3://, gs://, az://, hf://datasets/, file:// or a path. "
-        "Braces such as {000..127} are expanded. Globs, and folders or prefixes that end in /, are listed; "
-        "web servers cannot list them",
+        "Braces such as {000..127} are expanded; except on web servers also globs, and folders or prefixes "
+        "that end in /",
     )
     add_format(parser)
     add_stores(parser)

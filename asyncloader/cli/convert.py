@@ -12,7 +12,7 @@ from .arguments import add_columns, add_json, add_shards, columns_of, storage_op
 from .printing import counted, print_json, print_lines
 
 HELP = (
-    "Write shards from other shards, or from a folder of files, which is named without / at its end: files "
+    "Write shards from other shards, or from a folder of files (named without / at its end): files "
     "whose paths are equal up to the first dot of the name become one sample. If the command is killed, "
     "repeat it: it writes the missing shards. The result does not depend on the number of processes."
 )
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to",
         default="tar",
         metavar="FORMAT",
-        help="parquet; or tar or jsonl, optionally compressed: with .gz, .zst, .xz or .bz2 (default: tar)",
+        help="parquet, tar or jsonl; tar and jsonl also with .gz, .zst, .xz or .bz2 (default: tar)",
     )
     parser.add_argument(
         "--shard-size",
@@ -67,8 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shuffle",
         type=int,
         metavar="SEED",
-        help="write all samples in a random order (default: 0 for files; shards keep their order). To "
-        "shuffle shards takes disk space for all samples",
+        help="write all samples in a random order (default: seed 0 for files; shards keep their order). "
+        "Shuffling shards takes disk space for all samples",
     )
     order.add_argument(
         "--no-shuffle",
