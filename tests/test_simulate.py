@@ -296,7 +296,7 @@ def test_a_large_fleet_is_answered_within_a_minute_and_a_gigabyte(ranks: int, co
         ({"step_s": math.inf}, "step_s should be 0 or more seconds"),
         ({"connection_bytes_s": 0}, "connection_bytes_s should be more than 0 bytes/s"),
         ({"concurrency": 0}, "concurrency should be a positive integer"),
-        ({"concurrency": 4}, "concurrency needs map_s, the time of the calls"),
+        ({"concurrency": 4}, "concurrency=4 needs map_s, the time of one call"),
         ({"shuffle": -1}, "shuffle should be 0 or a positive integer"),
     ],
 )

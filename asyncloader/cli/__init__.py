@@ -23,25 +23,26 @@ from ..quantity import printable
 
 #: The commands, each with a summary; ``--help`` of a command has the details.
 COMMANDS = {
-    "ls": "list shards with their lengths, and expand globs and braces",
-    "head": "show the first samples: fields, dtypes, shapes and beginnings",
-    "bench": "read batches, and report their rate, the bottleneck, and what to change",
-    "index": "read shards once, and write their index: lengths, digests, samples, offsets",
-    "verify": "read shards, and check them against their index",
-    "convert": "make shards from other shards, in another format or size, with fewer fields; or from files",
-    "simulate": "estimate the speed of a pass, its bottleneck, and the cost of a resize",
+    "ls": "list shards with their lengths; expands globs and braces",
+    "head": "show the first samples: the dtype, shape and first values of each field",
+    "bench": "measure how fast batches are read, name the bottleneck, and say what to change",
+    "index": "read each shard once and write an index: lengths, digests, samples, offsets",
+    "verify": "read each shard and compare it with the index",
+    "convert": "write shards from files, or from shards of another format or size",
+    "simulate": "estimate the speed of a pass without reading data",
     "cache": "list, verify or prune a disk cache",
-    "report": "show a traced pass as a page",
-    "audit": "prove from the records of ranks that epochs delivered each sample once",
+    "report": "print the bottleneck of a traced pass, and write an HTML page about it",
+    "audit": "prove that each epoch delivered each sample exactly once",
 }
 
 _WRONG_CALL = 2
 # As a shell reports a program that was ended by these signals.
 _INTERRUPTED, _PIPE_CLOSED = 130, 141
 
-# Errors of calls and of the environment. All others are bugs, and are shown with a traceback; so is a
-# ValueError that our code has not raised on purpose.
-_EXPECTED = (OSError, ValueError, ImportError, RanksError, SkipBudgetError, WorkerDiedError)
+# Errors of calls and of the environment. All others are bugs, and are shown with a traceback; so is an error
+# of the first kind that our code has not raised on purpose.
+_WRONG_ARGUMENTS = (ValueError, TypeError, KeyError)
+_EXPECTED = (OSError, ImportError, RanksError, SkipBudgetError, WorkerDiedError, *_WRONG_ARGUMENTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return _PIPE_CLOSED
     except _EXPECTED as error:
-        if isinstance(error, ValueError) and not is_on_purpose(error):
+        if isinstance(error, _WRONG_ARGUMENTS) and not is_on_purpose(error):
             raise
         print(f"asyncloader {name}: {_in_a_line(error)}", file=sys.stderr)
         return _WRONG_CALL
@@ -90,7 +91,10 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"asyncloader {__version__}")
     commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", description="each with its own --help"
+        dest="command",
+        metavar="COMMAND",
+        title="commands",
+        description="`asyncloader COMMAND --help` lists the options of a command",
     )
     for name, does in COMMANDS.items():
         if name != command:
@@ -104,7 +108,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 def _in_a_line(error: Exception) -> str:
     """The message of an error and its notes, on one line."""
     notes = getattr(error, "__notes__", [])
-    text = str(error) or type(error).__name__
+    text = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
     if isinstance(error, OSError) and not isinstance(error, StoreError) and error.strerror and error.filename:
         text = f"{error.filename}: {error.strerror}"  # Python's own form begins with a number
     parts = [text, *notes]

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
+
+import msgspec
 
 from ..pipeline import folders as opening
 from ..pipeline.dataset import Dataset
 from ..pipeline.shards import Shards
 from ..shards.names import NamedShards
-from ..stores.router import check_storage_options
-from ..stores.urls import scheme_of
 
 _BOOLEANS = {"true": True, "false": False}
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """``--json``, which every command has."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    parser.add_argument("--json", action="store_true", help="print one JSON document in place of text")
 
 
 def add_shards(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +26,9 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
         "urls",
         nargs="+",
         metavar="URL",
-        help="shards: http(s)://, s3://, gs://, az://, hf://datasets/, file:// and paths, with {000..127}; "
-        "but for web servers also globs, and folders and prefixes, which end in /",
+        help="URL or path of shards: http(s)://, s3://, gs://, az://, hf://datasets/, file:// or a path. "
+        "Braces such as {000..127} are expanded; except on web servers also globs, and folders or prefixes "
+        "that end in /",
     )
     add_format(parser)
     add_stores(parser)
@@ -40,17 +38,17 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     """The format of shards whose names do not show it."""
     parser.add_argument(
         "--format",
-        help="of shards whose suffix does not show it: tar, jsonl, text, csv, tsv, parquet, arrow, npy, "
-        "npz or tfrecord; or mds or litdata, with one URL, the folder of the index.json",
+        help="format of the shards, if their suffix does not show it: tar, jsonl, text, csv, tsv, parquet, "
+        "arrow, npy, npz or tfrecord; or mds or litdata, with the folder of the index.json as the only URL",
     )
     parser.add_argument(
         "--delimiter",
         type=_delimiter,
         metavar="CHARACTER",
-        help="separator of the fields of CSV, such as ';', or tab; by default a comma, for TSV a tab",
+        help="separator of fields in CSV, such as ';' or tab (default: a comma; for TSV a tab)",
     )
     parser.add_argument(
-        "--block-size", type=int, metavar="N", help="tokens of a sample, of LitData's chunks of tokens"
+        "--block-size", type=int, metavar="N", help="tokens per sample, for LitData's chunks of tokens"
     )
 
 
@@ -63,28 +61,28 @@ def add_stores(parser: argparse.ArgumentParser) -> None:
     """Access to stores that the environment does not configure."""
     stores = parser.add_argument_group(
         "stores",
-        "Credentials are taken from the environment and the usual files. All users of the machine can see "
-        "command lines: pass secrets in the environment or with --options.",
+        "Credentials come from the environment and the usual files. All users of the machine can see a "
+        "command line: pass secrets in the environment or with --options.",
     )
-    stores.add_argument("--endpoint", metavar="URL", help="of an object store, such as http://host:9000")
+    stores.add_argument("--endpoint", metavar="URL", help="URL of the object store, such as http://host:9000")
     stores.add_argument(
         "--header",
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="for web servers; repeatable",
+        help="HTTP header for web servers; repeatable",
     )
     stores.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a storage option, such as region=eu-west-1 or anonymous=true; repeatable",
+        help="storage option, such as region=eu-west-1 or anonymous=true; repeatable",
     )
     stores.add_argument(
         "--options",
         metavar="FILE",
-        help="a JSON file with more storage options",
+        help="JSON file with more storage options",
     )
 
 
@@ -95,7 +93,7 @@ def add_concurrency(parser: argparse.ArgumentParser) -> None:
         "--concurrency",
         type=int,
         metavar="N",
-        help="how many shards are read at a time; by default one for each processor, up to 8",
+        help="number of shards to read at a time (default: one per processor, up to 8)",
     )
 
 
@@ -104,7 +102,7 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--columns",
         metavar="NAME,...",
-        help="only these fields, in this order; of Parquet no other columns are read",
+        help="read only these fields, in this order; other columns of Parquet are not read",
     )
 
 
@@ -118,7 +116,7 @@ def columns_of(asked: argparse.Namespace) -> list[str] | None:
         return None
     names = [name.strip() for name in asked.columns.split(",")]
     if not all(names):
-        raise ValueError("--columns should be names with commas between them, such as id,tokens")
+        raise ValueError("--columns should be names separated by commas, such as id,tokens")
     return names
 
 
@@ -142,19 +140,7 @@ def storage_options(asked: argparse.Namespace) -> dict[str, Any]:
         if not isinstance(headers, dict):
             raise ValueError("--options should have headers as an object of names and values")
         options["headers"] = {**headers, **dict(map(_header, asked.header))}
-    written = getattr(asked, "output", None)  # of a command that makes shards, maybe in a bucket
-    _check_types([*(getattr(asked, "urls", None) or ()), *([] if written is None else [written])], options)
     return options
-
-
-def _check_types(urls: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Refuse values of wrong types. On a command line they are wrong calls, so it raises ValueError."""
-    try:
-        check_storage_options({*map(scheme_of, urls)}, options)
-    except TypeError as error:
-        raise ValueError(f"{error}; --option takes true, false and strings, --options JSON") from None
-    except ValueError:
-        pass  # raised later, when braces in URLs are expanded
 
 
 def _header(given: str) -> tuple[str, str]:
@@ -167,12 +153,9 @@ def _header(given: str) -> tuple[str, str]:
 def _read(path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
-            options = json.load(file)
-        except ValueError:
-            raise ValueError(f"--options should name a JSON file, but {path!r} is not JSON") from None
-    if not isinstance(options, dict):
-        raise ValueError(f"--options should name a JSON file of one object, but {path!r} has something else")
-    return options
+            return msgspec.json.decode(file.read(), type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # whose messages may show a secret
+            raise ValueError(f"--options should name a JSON file with one object; {path!r} is none") from None
 
 
 def open_dataset(asked: argparse.Namespace, **options: Any) -> Dataset:
@@ -207,12 +190,3 @@ def _given(asked: argparse.Namespace) -> dict[str, Any]:
         "delimiter": asked.delimiter,
         "storage_options": storage_options(asked),
     }
-
-
-@contextmanager
-def fields_checked() -> Iterator[None]:
-    """Report a missing field as a wrong call; the message lists the existing ones."""
-    try:
-        yield
-    except KeyError as error:
-        raise ValueError(*error.args) from None

@@ -12,22 +12,25 @@ from .arguments import add_json, add_stores, storage_options
 from .printing import print_json, print_lines
 
 HELP = (
-    "Merge the records of all ranks under DataLoader(audit=FOLDER), over restarts, and prove that each epoch "
-    "delivered each sample once, or list repeated and missing samples. The exit status is 1 if an epoch is "
-    'wrong, unfinished or incomplete (ended by uneven="stop" with samples left), 2 if there are no records.'
+    "Merge what all ranks and restarts have recorded under DataLoader(audit=FOLDER). For each epoch, prove "
+    "that each sample was delivered exactly once, or list repeated and missing samples. The exit status is 1 "
+    'if an epoch is wrong, unfinished or incomplete (ended by uneven="stop" with samples left), and 2 '
+    "without records."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="FOLDER", help="as given to DataLoader(audit=...)")
-    parser.add_argument("--epoch", type=int, metavar="N", help="only this epoch")
+    parser.add_argument(
+        "paths", nargs="+", metavar="FOLDER", help="folder that was given to DataLoader(audit=...)"
+    )
+    parser.add_argument("--epoch", type=int, metavar="N", help="check only this epoch")
     parser.add_argument(
         "--index",
         metavar="URL",
-        help="path or URL of the shards' index, for numbers of samples that the loader did not know",
+        help="path or URL of an index of the shards, if the loader had none",
     )
     parser.add_argument(
-        "--left-out", action="store_true", help="list samples that filters and drop_last left out"
+        "--left-out", action="store_true", help="also list the samples that filters and drop_last left out"
     )
     add_json(parser)
     add_stores(parser)

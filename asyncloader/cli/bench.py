@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _NOISE_SHARE = 0.05
 
 HELP = (
-    "Read batches for some seconds with a DataLoader whose consumer does nothing, and report their rate, the "
+    "Read batches with a DataLoader for some seconds, without using them. Report how fast they come, the "
     "bottleneck, and what to change."
 )
 
@@ -33,35 +33,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards(parser)
     add_columns(parser)
     loader = parser.add_argument_group("the loader")
-    loader.add_argument("--batch-size", type=int, default=64, metavar="N", help="samples of a batch; 64")
     loader.add_argument(
-        "--num-workers", type=int, default=0, metavar="N", help="processes that make batches; 0"
+        "--batch-size", type=int, default=64, metavar="N", help="samples per batch (default: 64)"
     )
-    loader.add_argument("--memory-limit", metavar="SIZE", help="such as 2GB; by default as DataLoader's")
-    loader.add_argument("--shuffle", type=int, metavar="WINDOW", help="shuffle in windows of so many samples")
+    loader.add_argument(
+        "--num-workers", type=int, default=0, metavar="N", help="processes that make batches (default: 0)"
+    )
+    loader.add_argument("--memory-limit", metavar="SIZE", help="such as 2GB (default: that of DataLoader)")
+    loader.add_argument(
+        "--shuffle", type=int, metavar="WINDOW", help="shuffle in windows of this many samples"
+    )
     loader.add_argument(
         "--decode",
         action="store_true",
-        help="decode fields by their extension, as .decode(), and images of MDS and LitData",
+        help="decode fields by their extension, as .decode() does, and images of MDS and LitData",
+    )
+    loader.add_argument("--pad", metavar="NAME,...", help="pad these fields with 0, as al.Pad does")
+    loader.add_argument(
+        "--no-collate", action="store_true", help="do not collate: a batch is a list of samples"
     )
     loader.add_argument(
-        "--pad", metavar="NAME,...", help="pad these fields with 0, as collate_fn=al.Pad(...)"
-    )
-    loader.add_argument("--no-collate", action="store_true", help="leave batches lists of samples")
-    loader.add_argument(
-        "--cache-dir", metavar="FOLDER", help="keep shards on disk, as from_urls(cache_dir=...)"
+        "--cache-dir", metavar="FOLDER", help="keep shards on disk, as from_urls(cache_dir=...) does"
     )
     measuring = parser.add_argument_group("the measurement")
     measuring.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="how long, from the first batch on; 10"
+        "--seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds to measure after the first batch (default: 10)",
     )
     measuring.add_argument(
-        "--batches", type=int, metavar="N", help="stop after N batches, if that is earlier"
+        "--batches", type=int, metavar="N", help="stop after this many batches, if that is earlier"
     )
     measuring.add_argument(
         "--sweep",
         action="store_true",
-        help="try 0, 1, 2, 4, ... workers, up to one for each processor, and report the best",
+        help="measure 0, 1, 2, 4, ... workers, up to one per processor, and name the best number",
     )
     add_json(parser)
 
@@ -70,7 +78,7 @@ def run(asked: argparse.Namespace) -> int:
     _check(asked)
     from ..flow.process import usable_processors
     from ..loader.loader import DataLoader
-    from .arguments import fields_checked, open_dataset
+    from .arguments import open_dataset
 
     dataset = open_dataset(asked, decode=asked.decode, cache_dir=asked.cache_dir)
     if asked.shuffle is not None:
@@ -83,7 +91,7 @@ def run(asked: argparse.Namespace) -> int:
         numbers = numbers_of_workers(usable_processors())
     measured = []
     for number in with_bar(numbers, "bench", len(numbers), "loaders"):
-        with fields_checked(), _collate_checked():
+        with _collate_checked():
             loader = DataLoader(dataset, num_workers=number, **options)
             measured.append(measure(loader, asked.seconds, asked.batches))
     best = best_of(measured)
@@ -99,11 +107,11 @@ def run(asked: argparse.Namespace) -> int:
 
 def _check(asked: argparse.Namespace) -> None:
     if not (math.isfinite(asked.seconds) and asked.seconds > 0):
-        raise ValueError(f"--seconds should be a number above 0, but is {asked.seconds:g}")
+        raise ValueError(f"--seconds should be a number above 0, but got {asked.seconds:g}")
     if asked.batches is not None and asked.batches < 1:
-        raise ValueError(f"--batches should be 1 or more, but is {asked.batches}")
+        raise ValueError(f"--batches should be 1 or more, but got {asked.batches}")
     if asked.pad is not None and asked.no_collate:
-        raise ValueError("--pad and --no-collate exclude one another: one collates, the other does not")
+        raise ValueError("--pad and --no-collate exclude one another: use one of them")
 
 
 def _loader_options(asked: argparse.Namespace) -> dict[str, Any]:
@@ -131,24 +139,17 @@ def _collate_checked() -> Iterator[None]:
 
 def _print(measured: Measured) -> None:
     statistics = measured.statistics
-    whole = ": the whole epoch" if measured.is_whole else ""
     print_lines(
-        f"{counted(statistics.batches, 'batch', 'batches')} of {counted(statistics.samples, 'sample')} "
-        f"in {statistics.elapsed_s:.2f} s{whole}"
+        f"Read {counted(statistics.samples, 'sample')}{', the whole epoch,' * measured.is_whole} in "
+        f"{statistics.elapsed_s:.2f} s. After the first batch: {size_of(measured.bytes_per_s)}/s of batches.",
+        *measured.report.lines,
     )
-    if statistics.first_batch_s is None:
-        return
-    print_lines(f"first batch    {statistics.first_batch_s:.2f} s")
-    rate = f"{measured.samples_per_s:,.0f} samples/s, {size_of(measured.bytes_per_s)}/s of batches"
-    print_lines(f"then           {rate}")
-    print_lines(*measured.report.lines)
 
 
 def _print_sweep(measured: list[Measured], best: Measured) -> None:
-    head = ("workers", "samples/s", "of batches", "first batch", "limit")
+    head = ("workers", "samples/s", "bytes/s", "first batch", "bottleneck")
     print_table([head, *map(_row, measured)], right=[0, 1, 2, 3])
-    print_lines(f"best: num_workers={best.num_workers}")
-    print_lines(*best.report.lines)
+    print_lines(f"The best is num_workers={best.num_workers}:", *best.report.lines)
 
 
 def _row(measured: Measured) -> tuple[str, ...]:
@@ -249,5 +250,5 @@ def agreeing(best: Measured, measured: Sequence[Measured]) -> Measured:
     tried = [each.num_workers for each in measured if each.num_workers > best.num_workers]
     if not tried or not re.search(r"num_workers|more workers", report.lines[2]):
         return best
-    advice = f"nothing to change: num_workers={' or '.join(map(str, tried))} was no faster"
+    advice = f"Nothing to change: num_workers={' or '.join(map(str, tried))} was no faster."
     return replace(best, report=replace(report, lines=(*report.lines[:2], advice)))

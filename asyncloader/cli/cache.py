@@ -14,7 +14,7 @@ from ..quantity import parse_bytes, parse_seconds
 from .arguments import add_json
 from .printing import age_of, counted, print_json, print_lines
 
-HELP = "List, verify or prune a disk cache. Loaders may use it meanwhile."
+HELP = "List, verify or prune a disk cache. Loaders may use it at the same time."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,27 +23,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         commands,
         "ls",
         "list its files",
-        "List the files of a disk cache, least recently used first. Their names are digests: their URLs are "
-        "not known.",
+        "List the files of a disk cache, least recently used first. A name is a digest, which does not tell "
+        "the URL.",
     )
     _add(
         commands,
         "verify",
         "read every shard and compare it with its digest",
-        "Read every shard of a disk cache and compare it with its digest. Damaged ones are renamed, and "
-        "downloaded again when they are needed; the exit status is 1 if there are any.",
+        "Read every shard of a disk cache and compare it with its digest. Damaged shards are renamed, and "
+        "are downloaded again when they are needed. The exit status is 1 if there are any.",
     )
     prune = _add(
         commands,
         "prune",
-        "make it smaller",
+        "remove shards",
         "Remove shards, least recently used first. Reads and downloads in progress are not disturbed.",
     )
-    prune.add_argument("--to", metavar="SIZE", help="until at most this is left, such as 50GB")
+    prune.add_argument("--to", metavar="SIZE", help="remove until at most this much is left, such as 50GB")
     prune.add_argument(
-        "--older-than", metavar="AGE", help="shards that were not used for so long: 12h, 7d, 2w"
+        "--older-than",
+        metavar="AGE",
+        help="remove shards that were not used for this long, such as 12h, 7d or 2w",
     )
-    prune.add_argument("--dry-run", action="store_true", help="only list what would be removed")
+    prune.add_argument(
+        "--dry-run", action="store_true", help="list what would be removed, and remove nothing"
+    )
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -52,7 +56,9 @@ def run(asked: argparse.Namespace) -> int:
 
 def _add(commands: Any, name: str, does: str, more: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=does, description=more)
-    parser.add_argument("cache_dir", metavar="CACHE_DIR", help="as given to from_urls")
+    parser.add_argument(
+        "cache_dir", metavar="CACHE_DIR", help="folder that is given to from_urls(cache_dir=...)"
+    )
     add_json(parser)
     return parser
 
@@ -79,20 +85,19 @@ def _verify(asked: argparse.Namespace) -> int:
     if asked.json:
         print_json({"sound": verified.sound, "sound_bytes": verified.sound_bytes, "bad": paths})
     elif not paths:
-        print_lines(f"{counted(verified.sound, 'shard')}, {size_of(verified.sound_bytes)}: all sound")
+        print_lines(f"{counted(verified.sound, 'shard')}, {size_of(verified.sound_bytes)}: none is damaged")
     else:
-        for path in paths:
-            print_lines(f"damaged, renamed to {path}")
         print_lines(
-            f"{counted(verified.sound + len(paths), 'shard')}, {len(paths)} of them damaged: "
-            "they were renamed, and are downloaded again when they are needed"
+            *(f"damaged, renamed to {path}" for path in paths),
+            f"{len(paths)} of {counted(verified.sound + len(paths), 'shard')} damaged; damaged shards are "
+            "downloaded again when they are needed",
         )
     return 1 if paths else 0
 
 
 def _prune(asked: argparse.Namespace) -> int:
     if asked.to is None and asked.older_than is None:
-        raise ValueError("pass how much to prune: --to 50GB, --older-than 7d, or both")
+        raise ValueError("expected what to prune: pass --to 50GB, --older-than 7d, or both")
     pruned = prune_cache(
         asked.cache_dir,
         to_bytes=None if asked.to is None else parse_bytes("--to", asked.to),
@@ -104,10 +109,9 @@ def _prune(asked: argparse.Namespace) -> int:
         return 0
     for file in pruned.removed:
         print_lines(_line(file))
-    done = "would be removed" if asked.dry_run else "removed"
     print_lines(
-        f"{counted(len(pruned.removed), 'file')}, {size_of(pruned.removed_bytes)}, {done}; "
-        f"{counted(pruned.left, 'file')}, {size_of(pruned.left_bytes)}, left"
+        f"{'would remove' if asked.dry_run else 'removed'} {counted(len(pruned.removed), 'file')}, "
+        f"{size_of(pruned.removed_bytes)}; {counted(pruned.left, 'file')}, {size_of(pruned.left_bytes)}, left"
     )
     return 0
 

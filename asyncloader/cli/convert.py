@@ -12,9 +12,9 @@ from .arguments import add_columns, add_json, add_shards, columns_of, storage_op
 from .printing import counted, print_json, print_lines
 
 HELP = (
-    "Make shards from other shards, or from the files of a folder, named without / at its end: files with "
-    "the same path up to the first dot of their names are one sample. If the command is killed, repeat it to "
-    "make the missing shards. The result does not depend on the number of processes."
+    "Write shards from other shards, or from a folder of files (named without / at its end): files "
+    "whose paths are equal up to the first dot of the name become one sample. If the command is killed, "
+    "repeat it: it writes the missing shards. The result does not depend on the number of processes."
 )
 
 # Options with the same name in Python.
@@ -25,25 +25,25 @@ _OF_SOURCES = ("format", "delimiter", "block_size", "index")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards(parser)
     parser.add_argument(
-        "output", metavar="OUT", help="a folder, or a prefix of an object store, empty or of the same command"
+        "output", metavar="OUT", help="folder, or prefix of an object store; empty, or of the same command"
     )
     parser.add_argument(
         "--to",
         default="tar",
         metavar="FORMAT",
-        help="tar or jsonl, with .gz, .zst, .xz or .bz2 after it to compress; or parquet; tar by default",
+        help="parquet, tar or jsonl; tar and jsonl also with .gz, .zst, .xz or .bz2 (default: tar)",
     )
     parser.add_argument(
         "--shard-size",
         default="256MB",
         metavar="SIZE",
-        help="approximate size of a shard, before compression; 256MB by default",
+        help="approximate size of a shard before compression (default: 256MB)",
     )
     parser.add_argument(
         "--samples-per-shard",
         type=int,
         metavar="N",
-        help="the most samples of a shard, in place of a size; for files, in addition to it",
+        help="maximum number of samples per shard, in place of a size; for files, in addition to it",
     )
     add_columns(parser)
     parser.add_argument(
@@ -54,39 +54,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode",
         action="store_true",
-        help="decode a tar's fields by their extension, such as txt, json, cls; jsonl always does",
+        help="decode the fields of a tar by their extension, such as txt, json, cls (always done for jsonl)",
     )
     parser.add_argument(
         "--labels",
         action="store_true",
-        help="use the folders in a folder of files as classes: samples get their names as label.txt, their "
-        "numbers as cls",
+        help="use the folders in a folder of files as classes: each sample gets the name of its class as "
+        "label.txt and its number as cls",
     )
     order = parser.add_mutually_exclusive_group()
     order.add_argument(
         "--shuffle",
         type=int,
         metavar="SEED",
-        help="write all samples in the random order of SEED. Shards keep their order by default; to shuffle "
-        "them takes disk space for all samples. Files are shuffled by default, with seed 0",
+        help="write all samples in a random order (default: seed 0 for files; shards keep their order). "
+        "Shuffling shards takes disk space for all samples",
     )
     order.add_argument(
         "--no-shuffle",
         dest="shuffle",
         action="store_false",
         default=None,
-        help="keep the order of paths of files. If folders are classes, it makes shards of one class each",
+        help="keep files in the order of their paths. If folders are classes, each shard then has one class",
     )
-    parser.add_argument("--index", metavar="URL", help="index of the sources, if it is not beside them")
+    parser.add_argument("--index", metavar="URL", help="index of the source shards, if it is not beside them")
     parser.add_argument(
         "--num-workers",
         type=int,
         metavar="N",
-        help="processes; by default one for each processor, up to 8; 0 for this one",
+        help="number of processes; 0 for this one (default: one per processor, up to 8)",
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="remove the shards that another call has left in OUT"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="remove shards of another call from OUT")
     add_json(parser)
 
 
@@ -106,12 +104,10 @@ def run(asked: argparse.Namespace) -> int:
     before = done.shards - done.made
     line = (
         f"{done.output}: {counted(done.samples, 'sample')} in {counted(done.shards, 'shard')}, "
-        f"{size_of(done.stored_bytes)} from {size_of(done.source_bytes)}"
+        f"{size_of(done.stored_bytes)} from {size_of(done.source_bytes)} in {done.elapsed_s:.1f} s"
     )
     if before:
-        line += f"; {before:,} existed"
-    else:
-        line += f"; {done.elapsed_s:.1f} s, {size_of(done.source_bytes / max(done.elapsed_s, 1e-9))}/s"
+        line += f"; {counted(before, 'shard')} existed before"
     if done.shuffle is not None:
         line += f"; shuffled with seed {done.shuffle}"
     if done.hidden_files:
@@ -126,6 +122,6 @@ def _types(given: str | None) -> dict[str, str]:
     for each in [] if given is None else given.split(","):
         name, equals, kind = each.partition("=")
         if not (name and equals):
-            raise ValueError(f"--types should be NAME=TYPE with commas between, but has {each!r}")
+            raise ValueError(f"--types should be NAME=TYPE,NAME=TYPE and so on, but got {each!r}")
         types[name] = kind
     return types

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from ..errors import FormatError
 from ..formats.npy import parse_header
 from ..quantity import bytes_text as size_of
 from ..quantity import clip
-from .arguments import add_columns, add_json, add_shards, fields_checked, open_dataset
+from .arguments import add_columns, add_json, add_shards, open_dataset
 from .printing import counted, print_json, print_lines, print_table
 
 # Previews of values: kind, dtype, shape, size, beginning. Pure; nothing is decoded. An image is recognized
@@ -121,11 +122,9 @@ def _of_bytes(content: bytes) -> Preview:
 def _text_of(content: bytes, *, whole: bool) -> str | None:
     """The text at the beginning of bytes; None if they are not text. The last character may be cut."""
     try:
-        text = str(content, "utf-8")
-    except UnicodeDecodeError as error:
-        if whole or error.start < len(content) - 3:
-            return None
-        text = str(content[: error.start], "utf-8")
+        text = getincrementaldecoder("utf-8")().decode(content, whole)
+    except UnicodeDecodeError:
+        return None
     return text if all(each.isprintable() or each.isspace() for each in text) else None
 
 
@@ -152,8 +151,8 @@ def _clip(text: str) -> str:
 
 
 HELP = (
-    "Show the first samples: the kind, dtype, shape, size and beginning of each field. Only the format of "
-    "the shards is decoded."
+    "Show the first samples: the kind, dtype, shape, size and first values of each field, as it is stored. "
+    "Fields are not decoded."
 )
 
 # Kinds whose size is not shown.
@@ -164,15 +163,16 @@ _MOST_OF_NAME = 60
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards(parser)
-    parser.add_argument("-n", "--samples", type=int, default=3, metavar="N", help="how many samples; 3")
+    parser.add_argument(
+        "-n", "--samples", type=int, default=3, metavar="N", help="number of samples (default: 3)"
+    )
     add_columns(parser)
     add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:
     dataset = open_dataset(asked)
-    with fields_checked():
-        samples = [preview_sample(sample) for sample in dataset.head(asked.samples)]
+    samples = [preview_sample(sample) for sample in dataset.head(asked.samples)]
     if asked.json:
         print_json({"samples": [_as_json(sample) for sample in samples]})
         return 0

@@ -13,8 +13,8 @@ from .printing import counted, print_json, print_lines, seen
 
 HELP = (
     "Read each shard once, and write its length, digests, number of samples and offsets to an index. If the "
-    "command is killed, repeat it: finished shards are not read a second time. The exit status is 1 if a "
-    "shard is bad; then no index is written."
+    "command is killed, repeat it: finished shards are not read a second time. If a shard is bad, no index "
+    "is written and the exit status is 1."
 )
 
 
@@ -24,12 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="INDEX",
-        help=f"path of the index; {INDEX_NAME} beside the shards if they are files of one folder",
+        help=f"path of the index (default: {INDEX_NAME} in the folder of the shards, if it is a local one)",
     )
     parser.add_argument(
         "--idx",
         action="store_true",
-        help="take counts and offsets from the .idx beside each tar, as wds2idx writes it; read no shards",
+        help="do not read shards: take counts and offsets from the .idx file beside each tar, which wds2idx "
+        "writes",
     )
     add_concurrency(parser)
     add_json(parser)
@@ -48,11 +49,11 @@ def run(asked: argparse.Namespace) -> int:
             rows = [*map(_row, shards)]
             print_json({"index": None if bad else index.path, "bad": bad, "shards": rows})
         elif bad:
-            print_lines(f"{bad} of {counted(index.count, 'shard')} bad; no index was written")
+            print_lines(f"{bad} of {counted(index.count, 'shard')} bad: no index was written")
         else:
             empty = sum(expected.size_bytes == 0 for expected in found)
-            note = f"; {empty} empty, without a sample" if empty else ""
-            print_lines(f"{index.path}: {counted(index.count, 'shard')}{note}")
+            note = f"; {empty} without a sample" if empty else ""
+            print_lines(f"wrote {index.path}: {counted(index.count, 'shard')}{note}")
         return 1 if bad else 0
 
 
@@ -67,5 +68,4 @@ def _line(shard: Measured) -> str:
     row = _row(shard)
     if row["error"] is not None:
         return f"BAD {row['shard']}: {row['error']}"
-    line = f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"
-    return line if row["size_bytes"] else f"{line}: it is empty"
+    return f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"

@@ -14,8 +14,8 @@ from .arguments import add_json, add_shards, named_shards, open_shards
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
-    "List the shards of globs, prefixes, folders, braces and indexes, in order, with their lengths. The exit "
-    "status is 1 if one of them is unavailable, or is empty and its format does not allow it."
+    "List shards in order, with their lengths and formats. Globs, prefixes, folders, braces and indexes are "
+    "expanded. The exit status is 1 if a shard is unavailable, or empty in a format that does not allow it."
 )
 
 
@@ -48,9 +48,8 @@ def _line(shard: ListedShard) -> str:
         return f"BAD {shard.url}: {shard.error}"
     size = "?" if shard.size_bytes is None else size_of(shard.size_bytes)
     # A text without a line, or one that was cut to nothing, is read without an error.
-    if shard.size_bytes == 0:
-        return f"{size:>8}  {shard.format or '?':<7}  {shard.url}: empty, without a sample"
-    return f"{size:>8}  {shard.format or '?':<7}  {shard.url}"
+    note = ": empty, without a sample" * (shard.size_bytes == 0)
+    return f"{size:>8}  {shard.format or '?':<7}  {shard.url}{note}"
 
 
 def _total(shards: Sequence[ListedShard], total_bytes: int, bad: int) -> str:

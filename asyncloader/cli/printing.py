@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from typing import Any, TypeVar
 
 from ..observe.report import open_bar
@@ -15,15 +14,8 @@ T = TypeVar("T")
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON document, indented. Control characters are JSON escapes."""
-    document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    for line in document.split("\n"):
-        print(line if line.isprintable() else "".join(map(_in_json, line)))
-
-
-def _in_json(each: str) -> str:
-    """A character of a JSON document. Control characters only occur inside of its strings."""
-    return each if each.isprintable() else json.dumps(each)[1:-1]
+    """Print a JSON document, indented. In its strings, all that is not printable ASCII is escaped."""
+    print(json.dumps(value, indent=2, allow_nan=False).replace("\x7f", r"\u007f"))
 
 
 def print_lines(*lines: str) -> None:
@@ -94,10 +86,8 @@ def with_bar(
         unit: Their name.
         prints: Whether a line is printed for each. On a terminal there is no bar then.
     """
-    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
-        yield from things
-        return
-    with closing(open_bar(description, total, f" {unit}")) as bar:
+    shown = sys.stderr.isatty() and not (prints and sys.stdout.isatty())
+    with open_bar(description, total, f" {unit}", shown=shown) as bar:
         for thing in things:
             bar.update()
             yield thing

@@ -12,21 +12,23 @@ from .arguments import add_json
 from .printing import print_json, print_lines
 
 HELP = (
-    "Print the bottleneck of a pass that DataLoader(trace=...) has recorded, and with -o write an HTML page: "
-    "throughput, waiting of the consumer, bytes in flight, latency of the store, padding, balance, errors. "
-    "The page needs no network and runs no script."
+    "Print the bottleneck of a pass that DataLoader(trace=...) has recorded. With -o, write an HTML page: "
+    "throughput, what the training loop waits for, bytes in flight, latency of the store, padding, balance "
+    "of workers, errors. The page needs no network and runs no script."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the file of the pass, such as run.json")
-    parser.add_argument("-o", "--output", metavar="PAGE", help="where to write the page, such as report.html")
+    parser.add_argument("run", metavar="RUN", help="file of the pass, such as run.json")
+    parser.add_argument(
+        "-o", "--output", metavar="PAGE", help="write the page to this file, such as report.html"
+    )
     add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:
     if asked.output is not None and os.path.realpath(asked.output) == os.path.realpath(asked.run):
-        raise ValueError(f"-o should be another file than the run itself, but both are {asked.run}")
+        raise ValueError(f"-o should be another file than the run itself, but got {asked.run} for both")
     traced = read_run(asked.run)
     if asked.output is not None:
         path = os.path.abspath(asked.output)

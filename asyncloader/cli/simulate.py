@@ -15,42 +15,42 @@ if TYPE_CHECKING:
 
 HELP = (
     "Estimate the speed, the bottleneck and the balance of a pass from its plan and from the times of its "
-    "stages. Of named shards only the index is read. Write times as 50ms, sizes as 100MB, rates as 40MB/s. "
-    "Stages without a time are left out."
+    "stages. Only the index of shards is read. Write times as 50ms, sizes as 100MB, rates as 40MB/s. A stage "
+    "without a time counts as taking none."
 )
 
 _TIMES = {
-    "first_byte": "from a request to its first byte",
-    "decode": "to decode a sample, on one processor",
-    "map": "of a function that is called with each sample",
-    "collate": "to make a batch of its samples",
-    "step": "of the training loop, for a batch",
+    "first_byte": "time from a request to the first byte of the answer",
+    "decode": "time to decode a sample on one processor",
+    "map": "time of a function that is called with each sample",
+    "collate": "time to collate a batch",
+    "step": "time of a training step",
 }
 _RATES = {
-    "connection": "the highest rate of one connection",
-    "link": "the highest rate of a rank: the link of a machine, divided by its ranks",
+    "connection": "maximum rate of one connection",
+    "link": "maximum rate of a rank: that of the machine's link, divided by its ranks",
 }
 _COUNTS = {
-    "concurrency": (1, "calls of --map at a time, on threads; 1"),
-    "ranks": (1, "that train in step; 1"),
-    "num_workers": (0, "of each rank; 0"),
-    "lanes": (None, "one for each worker of each rank"),
-    "batch_size": (64, "samples of a batch; 64"),
-    "shuffle": (0, "in windows of so many samples; 0 for not at all"),
+    "concurrency": (1, "calls of --map at a time, on threads (default: 1)"),
+    "ranks": (1, "number of ranks, which train in step (default: 1)"),
+    "num_workers": (0, "workers of each rank (default: 0)"),
+    "lanes": (None, "number of lanes (default: one for each worker of each rank)"),
+    "batch_size": (64, "samples per batch (default: 64)"),
+    "shuffle": (0, "size of the shuffle window in samples (default: 0, no shuffle)"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("urls", nargs="*", metavar="URL", help="shards with an index, as for from_urls")
+    parser.add_argument("urls", nargs="*", metavar="URL", help="shards that have an index, as for from_urls")
     add_format(parser)
     parser.add_argument("-m", "--index", help="path or URL of the index, if it is not beside the shards")
     add_stores(parser)
     shards = parser.add_argument_group("shards, if none are named")
-    shards.add_argument("--shards", type=int, metavar="N", help="how many")
-    shards.add_argument("--shard-size", metavar="SIZE", help="of each, as stored")
-    shards.add_argument("--shard-samples", type=int, metavar="N", help="of each")
+    shards.add_argument("--shards", type=int, metavar="N", help="number of shards")
+    shards.add_argument("--shard-size", metavar="SIZE", help="stored size of each shard")
+    shards.add_argument("--shard-samples", type=int, metavar="N", help="number of samples in each shard")
     parser.add_argument(
-        "--indexed", action="store_true", help="cut lanes by an index, as for shards that have one"
+        "--indexed", action="store_true", help="cut lanes to equal lengths, as for shards with an index"
     )
     times = parser.add_argument_group("times and rates")
     for names, metavar in ((_TIMES, "TIME"), (_RATES, "RATE")):
@@ -59,13 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     loader = parser.add_argument_group("the loaders")
     for name, (default, meaning) in _COUNTS.items():
         loader.add_argument(_option(name), type=int, default=default, metavar="N", help=meaning)
-    loader.add_argument("--memory-limit", metavar="SIZE", help="of a rank; by default as DataLoader's")
+    loader.add_argument(
+        "--memory-limit", metavar="SIZE", help="memory limit of a rank (default: that of DataLoader)"
+    )
     resize = parser.add_argument_group("a resize")
     resize.add_argument(
-        "--resize-to", type=int, metavar="RANKS", help="stop the pass, and continue with so many ranks"
+        "--resize-to", type=int, metavar="RANKS", help="stop the pass, and continue with this many ranks"
     )
     resize.add_argument(
-        "--at", type=float, default=0.5, metavar="FRACTION", help="part of the epoch before the stop; 0.5"
+        "--at",
+        type=float,
+        default=0.5,
+        metavar="FRACTION",
+        help="part of the epoch before the stop (default: 0.5)",
     )
     add_json(parser)
 
@@ -115,12 +121,11 @@ def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
     missing = [name for name, value in made_up.items() if value is None]
     if asked.urls:
         if len(missing) < len(made_up):
-            raise ValueError(f"expected named shards or {', '.join(made_up)}, but got both")
+            raise ValueError(f"expected URLs of shards or {', '.join(made_up)}, but got both")
         return _known_shards(asked)
     if missing:
         raise ValueError(
-            f"expected shards with an index, or their number and size: {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} missing"
+            f"expected URLs of shards with an index, or {', '.join(made_up)}; missing: {', '.join(missing)}"
         )
     if asked.shards < 1 or asked.shard_samples < 1:
         raise ValueError("--shards and --shard-samples should be 1 or more")
@@ -142,13 +147,12 @@ def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
     if missing := len(shards.urls) - checks.count_of(Known.SAMPLES):
         raise ValueError(
             f"no index has the number of samples of {missing} of the {len(shards.urls)} shards: make one "
-            "with asyncloader index, name it with --index, or describe the shards with --shards, "
-            "--shard-size and --shard-samples"
+            "with asyncloader index, name it with --index, or pass --shards, --shard-size and --shard-samples"
         )
     if missing := checks.count_of(Known.NO_SIZE):
         raise ValueError(
-            f"the index lacks the length of {missing} of the {len(shards.urls)} shards, since they are "
-            "compressed: describe the shards with --shards, --shard-size and --shard-samples"
+            f"the index lacks the length of {missing} of the {len(shards.urls)} shards, which are "
+            "compressed: pass --shards, --shard-size and --shard-samples"
         )
     return {
         "shard_bytes": checks.size_bytes,
@@ -162,32 +166,30 @@ def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
 
 def _print(planned: PlannedRun, outcome: Outcome) -> None:
     print_lines(
-        f"{counted(len(planned.shards[0]), 'shard')} of {size_of(planned.size_bytes)}, "
-        f"{counted(planned.samples, 'sample')}; {counted(planned.ranks, 'rank')} of "
-        f"{counted(planned.num_workers, 'worker')}, {counted(planned.lane_count, 'lane')}"
+        f"{counted(len(planned.shards[0]), 'shard')}, {size_of(planned.size_bytes)} in all, "
+        f"{counted(planned.samples, 'sample')}; {counted(planned.ranks, 'rank')} with "
+        f"{counted(planned.num_workers, 'worker')} each, {counted(planned.lane_count, 'lane')}"
     )
     rows = _rows_of(planned, outcome)
     if planned.is_indexed:
         other = f"without an index {_between(outcome.lane_samples_whole)}"
     else:
         other = f"with an index {_between(outcome.lane_samples_indexed)}"
-    rows.append(("lanes", f"{_between(outcome.lane_samples)} samples; {other}"))
-    if outcome.undelivered_samples:
-        rows.append(
-            ("left", f"{counted(outcome.undelivered_samples, 'sample')} not delivered: lanes are not equal")
-        )
+    rows.append(("lanes", f"{_between(outcome.lane_samples)} samples each; {other}"))
+    if left := outcome.undelivered_samples:
+        rows.append(("left over", f"{counted(left, 'sample')} are not delivered: lanes are not equal"))
     print_table(rows)
 
 
 def _print_resized(planned: PlannedRun, resized: Resized) -> None:
     print_lines(
-        f"stopped after {counted(resized.samples_before, 'sample')}; "
-        f"continues with {counted(resized.ranks, 'rank')}"
+        f"stopped after {counted(resized.samples_before, 'sample')}, "
+        f"continued with {counted(resized.ranks, 'rank')}"
     )
     print_table(
         [
             ("read again", f"about {size_of(resized.read_again_bytes)}"),
-            ("left", f"{_between(resized.rank_samples_left)} samples of a rank"),
+            ("left", f"{_between(resized.rank_samples_left)} samples for each rank"),
             *_rows_of(planned, resized.rest),
         ]
     )
@@ -198,13 +200,14 @@ def _rows_of(planned: PlannedRun, outcome: Outcome) -> list[tuple[str, str]]:
     rate, first_s, elapsed_s = outcome.samples_per_s, outcome.first_batch_s, outcome.elapsed_s
     if rate is None or first_s is None or elapsed_s is None or outcome.wait_share is None:
         of_all = ", ".join(map(_option, (*_TIMES, *_RATES)))
-        return [("throughput", f"unknown without the time of a stage: pass at least one of {of_all}")]
+        return [("throughput", f"unknown: pass the time of at least one stage: {of_all}")]
     stages = [f"{stage} {seconds * 1000:,.3g} ms" for stage, seconds in outcome.stages_s.items() if seconds]
+    of_batch = f"; time per batch of a rank: {', '.join(stages)}" if stages else ""
     return [
         ("throughput", f"{rate:,.0f} samples/s, {size_of(rate * planned.sample_bytes)}/s of shards"),
-        ("first batch", f"{first_s:.2f} s; the whole pass {elapsed_s:,.1f} s"),
-        ("wait", f"{outcome.wait_share:.0%} of the time"),
-        ("bottleneck", f"{outcome.limit}; a batch of a rank takes {', '.join(stages)}"),
+        ("first batch", f"after {first_s:.2f} s; the whole pass takes {elapsed_s:,.1f} s"),
+        ("waiting", f"{outcome.wait_share:.0%} of the time"),
+        ("bottleneck", f"{outcome.limit}{of_batch}"),
     ]
 
 

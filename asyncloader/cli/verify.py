@@ -14,9 +14,9 @@ from .arguments import add_concurrency, add_json, add_shards, named_shards, open
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
-    "Read each shard, and compare its length, digests, number of samples and offsets with the index, or with "
-    "the index.json of a folder of MDS or LitData. Writes nothing. The exit status is 1 if a shard differs, "
-    "cannot be read, or is listed and missing."
+    "Read each shard, and compare its length, digests, number of samples and offsets with the index (for a "
+    "folder of MDS or LitData, with its index.json). Nothing is written. The exit status is 1 if a shard "
+    "differs, cannot be read, or is in the index and missing."
 )
 
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-m",
         "--index",
         metavar="INDEX",
-        help=f"path or URL of the index; {INDEX_NAME} beside the shards if they are of one folder",
+        help=f"path or URL of the index (default: {INDEX_NAME} in the folder of the shards, if it is one)",
     )
     add_concurrency(parser)
     add_json(parser)
@@ -43,8 +43,9 @@ def run(asked: argparse.Namespace) -> int:
             print_lines(f"{bad} of {counted(len(shards), 'shard')} bad")
         else:
             empty = sum(shard.size_bytes == 0 for shard in shards)
-            note = f"; {empty} empty, without a sample" if empty else ""
-            print_lines(f"{counted(len(shards), 'shard')} as {verifying.teller} says{note}")
+            note = f"; {empty} without a sample" if empty else ""
+            match = "matches" if len(shards) == 1 else "match"
+            print_lines(f"{counted(len(shards), 'shard')} {match} {verifying.teller}{note}")
         return 1 if bad else 0
 
 
@@ -61,5 +62,4 @@ def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
 def _line(teller: str, shard: Verified) -> str:
     if shard.wrong:
         return f"BAD {shard.shard}: {'; '.join(shard.wrong)}"
-    line = f"{shard.shard}: as {teller} says"
-    return line if shard.size_bytes else f"{line}: it is empty"
+    return f"{shard.shard}: matches {teller}{', empty' * (shard.size_bytes == 0)}"

@@ -225,7 +225,9 @@ def read_contents(path: str) -> Contents:
             return msgspec.convert(written, Contents)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
-    raise ValueError(f"expected the contents of an audit of version {_VERSION} in {path}")
+    raise ValueError(
+        f"expected a file that DataLoader(audit=...) has written, of version {_VERSION}, but found {path}"
+    )
 
 
 # --- recording ---
@@ -469,12 +471,12 @@ class LaneLog:
     def _check(self, first: int) -> None:
         if self.stop < first:
             self.faults.append(
-                f"batches {self.stop} to {first - 1} were delivered and not recorded; is a file missing?"
+                f"batches {self.stop} to {first - 1} were delivered, but not recorded; is a file missing?"
             )
         elif self.stop > first:
             self.faults.append(
-                f"a pass went on after {first} batches, within a line up to batch {self.stop}; the state "
-                "that it went on from was not saved by state_dict()"
+                f"a pass resumed after {first} batches, within a row up to batch {self.stop}; its state was "
+                "not saved by state_dict()"
             )
 
 
@@ -493,7 +495,7 @@ def read_audits(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Audited]:
         else:
             audited.setdefault(name.rpartition(_RANK)[0], Audited()).passes += _read_passes(path)
     if not any(each.passes for each in audited.values()):
-        raise ValueError(f"there is no audit in {', '.join(str(path) for path in paths)}")
+        raise ValueError(f"there is no audit in {', '.join(map(str, paths))}")
     return audited
 
 
@@ -538,6 +540,8 @@ def _read_passes(path: str) -> list[RecordedPass]:
                 elif row is not None:
                     passes[row.id].end = row
             except (KeyError, ValueError) as error:
-                why = f"the pass {error} has no beginning" if isinstance(error, KeyError) else error
+                why = (
+                    f"the pass {error} has no row of its beginning" if isinstance(error, KeyError) else error
+                )
                 raise ValueError(f"{path}, line {number}: {why}") from None
     return list(passes.values())

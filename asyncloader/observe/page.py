@@ -28,17 +28,15 @@ def render(run: Mapping[str, Any]) -> str:
         The file's text, which loads nothing and runs no script.
     """
     lines = run["report"]["lines"]
-    head, _, rest = lines[1].partition("; ")
+    head, _, rest = lines[1].partition(". ")
     return _html(
         "page.html",
         run=run,
-        head=head if "(" in head else _sentence(head),
+        head=head,
         named=_named(run),
         began=datetime.fromtimestamp(run["began_unix_s"], UTC).strftime("%Y-%m-%d %H:%M UTC"),
         lasted=seconds_text(run["statistics"]["elapsed_s"]),
-        verdict=_sentence(lines[0]),
-        middle=_sentence(rest or head),
-        advice=lines[2],
+        rest=rest,
         tiles=[(name, *text.partition(" ")[::2]) for name, text in _tiles(run).items()],
         plots=plots_of(run),
     )
@@ -70,10 +68,6 @@ def _environment() -> Environment:
     return Environment(loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _named(run: Mapping[str, Any]) -> str:
     named = [f"Epoch {run['epoch']}" if run["epoch"] is not None else f"Pass {run['passes']}"]
     if run["world_size"] > 1:
@@ -90,7 +84,7 @@ def _tiles(run: Mapping[str, Any]) -> dict[str, str]:
     counts, latency = run["statistics"], run["latency"]
     times = counts["batches"], counts["elapsed_s"], counts["first_batch_s"]
     tiles = {
-        "of the time waiting": percent(run["report"]["wait_share"]),
+        "of the time spent waiting": percent(run["report"]["wait_share"]),
         "samples/s": amount(steady_rate(counts["samples"], *times)),
         "delivered": f"{bytes_text(steady_rate(counts['size_bytes'], *times))}/s",
         "batches": f"{counts['batches']:,}",
@@ -98,5 +92,5 @@ def _tiles(run: Mapping[str, Any]) -> dict[str, str]:
     if counts["first_batch_s"] is not None:
         tiles["to the first batch"] = seconds_text(counts["first_batch_s"])
     if latency["p95_s"] is not None:
-        tiles["store, 95 of 100 faster"] = seconds_text(latency["p95_s"])
+        tiles["p95 latency of the store"] = seconds_text(latency["p95_s"])
     return tiles

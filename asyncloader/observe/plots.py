@@ -43,13 +43,10 @@ _MOST_STAGES = 6
 _KINDS = {
     "retry": "Retries",
     "throttled": "Refusals (429, 503)",
-    "hedge": "Hedges",
-    "skipped": "Skipped",
+    "hedge": "Hedged requests",
+    "skipped": "Skipped samples",
     "worker restarted": "Worker restarts",
 }
-
-# Of workers, each with a bar of its own: the busiest and the idlest.
-_MOST_BARS = 16
 
 # As many as the width of a card shows, and as few batches in each as make a rate.
 _MOST_BINS = 96
@@ -222,12 +219,12 @@ class OverTime:
 
 
 def _throughput(over: OverTime) -> Plot:
-    """Samples a second, as the consumer received them."""
+    """Samples per second, as the consumer received them."""
     rates, sizes = over.rate("samples"), over.rate("size_bytes")
     return Plot(
         "throughput",
         "Throughput",
-        "Samples a second, as the consumer received them.",
+        "Samples per second, as the training loop received them.",
         ("from", "samples/s", "bytes/s"),
         zip(over.times(), map(amount, rates), map(bytes_text, sizes), strict=True),
         is_wide=True,
@@ -240,16 +237,18 @@ def _waits(over: OverTime, own: dict[str, int]) -> Plot:
     named = [*[stage for stage in over.stages if stage not in _NO_WORK][:_MOST_STAGES], *_NO_WORK]
     shares = _wait_shares(over, named)
     waited = sum(over.row("waited_s"))
-    note = f"{percent(waited / over.elapsed_s)} of all the time, by what was done meanwhile to make batches."
+    note = (
+        f"It waited {percent(waited / over.elapsed_s)} of the time. Colours: what the loader did meanwhile."
+    )
     shapes, floor = [], [0.0] * over.count
     for stage in named:
         ceiling = [below + height for below, height in zip(floor, shares[stage], strict=True)]
         shapes.append(Shape("path", {"class": f"f-{colour_of(stage, own)}", "d": _band(floor, ceiling, 1.0)}))
         floor = ceiling
-    label = "Share of time the consumer waited, by stage, over time"
+    label = "Share of time that the training loop waited, by stage, over time"
     return Plot(
         "waits",
-        "What the consumer waits for",
+        "What the training loop waits for",
         note,
         ("from", *map(name_of, named)),
         zip(over.times(), *([percent(share) for share in shares[stage]] for stage in named), strict=True),
@@ -285,8 +284,8 @@ def _flight(over: OverTime) -> Plot | None:
         return None
     held, came = over.rate("in_flight_byte_s"), over.rate("received_bytes")
     total = sum(over.row("received_bytes"))
-    note = f"Requested and not yet received, on average. {bytes_text(total)} came in all, at "
-    note += f"{bytes_text(total / over.elapsed_s)}/s."
+    rate = bytes_text(total / over.elapsed_s)
+    note = f"Requested and not yet received, on average. In all, {bytes_text(total)} came, at {rate}/s."
     heads = ("from", "in flight", "received/s")
     rows = zip(over.times(), map(bytes_text, held), map(bytes_text, came), strict=True)
     frame = _curve(at.COLLATE, held, over, "Bytes in flight over time", bytes_text)
@@ -303,7 +302,7 @@ def _padding(over: OverTime) -> Plot | None:
     for some, all_ in zip(real, cells, strict=True):
         last = 1 - some / all_ if all_ else last
         shares.append(last)
-    note = f"{percent(1 - sum(real) / sum(cells))} of the cells in padded fields hold no data."
+    note = f"{percent(1 - sum(real) / sum(cells))} of the cells in padded fields are padding."
     rows = zip(over.times(), map(percent, shares), map(amount, cells), strict=True)
     frame = _curve("own-2", shares, over, "Share of padding over time", _whole_percent)
     return Plot("padding", "Padding", note, ("from", "padding", "cells"), rows, frame=frame)
@@ -321,7 +320,7 @@ def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
     }
     total = sum(counted.values())
     note = f"{amount(network['requests'])} requests. " if network["requests"] else ""
-    note += f"{total:,} incidents, by time." if total else "Nothing went wrong."
+    note += f"{total:,} incidents." if total else "Nothing went wrong."
     return Plot(
         "incidents",
         "Errors and retries",
@@ -380,12 +379,12 @@ def _latency(latency: Mapping[str, Any]) -> Plot | None:
     return Plot(
         "latency",
         "Latency of the store",
-        f"From the request to the first byte of {amount(latency['count'])} parts: {texts}.",
+        f"Time from a request to its first byte, of {amount(latency['count'])} parts: {texts}.",
         ("from", "to", "parts"),
         rows,
         frame=Frame(
             shapes,
-            "How many answers took how long to begin",
+            "Number of answers by their latency",
             steps,
             amount,
             _decades(first, last, per_decade),
@@ -414,11 +413,7 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
         return None
     several = len(makers) > 1
     named = [(f"worker {worker}" if several else "all", shares) for worker, shares in makers]
-    by_rest = sorted(range(len(named)), key=lambda place: named[place][1].get(IDLE, 0.0))
-    left_out = set(by_rest[_MOST_BARS // 2 : -_MOST_BARS // 2]) if len(named) > _MOST_BARS else set()
-    note = "Each one's time, by stage." if several else "Where the time goes that batches take."
-    if left_out:
-        note += f" The busiest and the idlest; {len(left_out)} others lie between."
+    note = "The time of each worker, by stage." if several else "The time of making batches, by stage."
     total = Counter[str]()
     for _, shares in named:
         total.update(shares)
@@ -436,8 +431,7 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
         },
         bars=[
             (name, bar_of(shares, own), f"{percent(1 - shares.get(IDLE, 0.0))} busy")
-            for place, (name, shares) in enumerate(named)
-            if place not in left_out
+            for name, shares in named
         ],
     )
 

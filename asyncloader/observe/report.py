@@ -129,17 +129,17 @@ class Setup:
     def more_workers(self) -> str:
         """The advice on work that keeps a processor busy."""
         if self.on_cluster:
-            return (
-                f"ask for more than the {self.num_workers} of RayWorkers, if the cluster has processors free"
-            )
+            return f"Use more than {self.num_workers} RayWorkers if the cluster has free processors."
         if self.num_workers < self.processors > 1:
-            return f"try num_workers={self.processors}, as there are {self.processors} processors"
-        return "every processor has its process: do less work, or store its results beforehand"
+            return f"Try num_workers={self.processors}: there are {self.processors} processors."
+        return "Every processor is used: do less work per sample, or store the results beforehand."
 
     @property
     def waiting_workers(self) -> str:
         """The advice on work that waits."""
-        return f"it mostly waits: raise num_workers from {self.num_workers}, beyond the processors too"
+        return (
+            f"It mostly waits: raise num_workers from {self.num_workers}. Workers may outnumber processors."
+        )
 
 
 @dataclass(frozen=True)
@@ -180,37 +180,34 @@ def judge(statistics: Statistics, setup: Setup) -> Report:
 
 
 _VERDICTS = {
-    "consumer": "the training loop is the bottleneck",
-    STORE: "the store is the bottleneck",
-    "server": "the server is the bottleneck: it refuses requests (429 or 503)",
-    "memory_limit": "memory_limit is the bottleneck: it bounds how far ahead is read",
-    "cache": "the store is the bottleneck: the cache is filled from it",
-    DECODE: "decoding is the bottleneck",
+    "consumer": "The training loop is the bottleneck",
+    STORE: "The store is the bottleneck",
+    "server": "The server is the bottleneck: it refuses requests with status 429 or 503",
+    "memory_limit": "memory_limit is the bottleneck: it limits how far the loader reads ahead",
+    "cache": "The store is the bottleneck: the cache is being filled from it",
+    DECODE: "Decoding is the bottleneck",
     "collate": "collate_fn is the bottleneck",
-    "transport": "transport is the bottleneck: sending batches",
-    "lanes": "one slow worker holds up the others",
-    "workers": "one slow worker holds up the others",
-    "start": "starting the workers is the bottleneck",
-    at.SAMPLER: "the sampler is the bottleneck: it runs in the loop",
-    at.PINNING: "copying batches to page-locked memory is the bottleneck",
-    "ranks": "another rank is the bottleneck: this one keeps in step with it",
-    PROCESSOR: "too few processors are the bottleneck",
+    "transport": "Transport is the bottleneck: sending batches from the workers",
+    "lanes": "One slow worker holds up the others",
+    "workers": "One slow worker holds up the others",
+    "start": "Starting the workers is the bottleneck",
+    at.SAMPLER: "The sampler is the bottleneck: it runs in the training loop",
+    at.PINNING: "Copying batches to pinned memory is the bottleneck",
+    "ranks": "Another rank is the bottleneck: this one keeps in step with it",
+    PROCESSOR: "Too few free processors are the bottleneck",
 }
 
 _ADVICE = {
-    "consumer": "nothing to change here: a faster loader would not help",
-    "server": "ask for more capacity, spread shards over prefixes, or run fewer ranks at a time",
-    "memory_limit": "raise memory_limit",
-    "cache": "nothing to change: the next epoch reads from disk",
-    "ranks": "print the reports of the other ranks: that of the slowest shows the cause",
-    at.SAMPLER: "draw the order beforehand, into a list: the sampler runs in the loop, whatever num_workers",
-    at.PINNING: "set num_workers: a thread of its own pins batches then",
+    "consumer": "Nothing to change: a faster loader would not help.",
+    "server": "Ask for more capacity, spread the shards over several prefixes, or run fewer ranks at a time.",
+    "memory_limit": "Raise memory_limit.",
+    "cache": "Nothing to change: the next epoch reads from the disk.",
+    "ranks": "Print the reports of the other ranks: that of the slowest rank shows the cause.",
+    at.SAMPLER: "Make a list of the indices before the pass: workers do not run the sampler.",
+    at.PINNING: "Set num_workers: a separate thread then pins the batches.",
 }
 
-_LARGER = "make batches larger: each costs some tenths of a millisecond, however small it is"
-
-
-_CONCURRENTLY = "; or make it async def, so that a batch's items are fetched concurrently"
+_LARGER = "Make batches larger: each one takes some tenths of a millisecond, whatever its size."
 
 
 class _Case:
@@ -237,24 +234,29 @@ class _Case:
         statistics, setup, wait_share = self.statistics, self.setup, self.wait_share
         many = f"{statistics.batches:,} batch{'es' * (statistics.batches != 1)}"
         if not self.shares:
-            return Report("start", 0.0, self.shares, (f"{many} so far", "nothing is known yet", "ask later"))
+            lines = f"{many} so far.", "The bottleneck is not known yet.", "Call report() again later."
+            return Report("start", 0.0, self.shares, lines)
         is_locked = _LOCKED_WAITS_SHARE <= wait_share < _WAITS_SHARE and self.may_hold_lock
         limit = self.limit(is_locked)
         verdict = _VERDICTS.get(limit, f"{limit} is the bottleneck")
         if limit == STORE and setup.is_local:
-            verdict = "the disk is the bottleneck"
+            verdict = "The disk is the bottleneck"
         advice = self.advice(limit)
         if is_locked:
-            verdict += ", if it holds the interpreter's lock, which the training loop wants"
+            verdict += " if it holds the interpreter's lock (GIL), which the training loop needs"
         elif limit == "consumer" and setup.shares_lock and self.busy_cpus > _HINTED_CPUS:
-            advice = f"if steps alone are faster, they wait for the interpreter's lock: {setup.more_workers}"
+            advice = (
+                "If steps are faster without the loader, they wait for the interpreter's lock (GIL). "
+                f"{setup.more_workers}"
+            )
         rate = steady_rate(statistics.samples, statistics.batches, statistics.elapsed_s, self.start_s)
         named = [f"{share:.0%} {name_of(stage)}" for stage, share in self.shares.items() if share >= 0.01]
-        busy = f"; it keeps {self.busy_cpus:.1f} of {setup.processors} processors busy"
+        busy = f" It keeps {self.busy_cpus:.1f} of {setup.processors} processors busy."
+        since = "After it, the" if statistics.batches > 1 else "The"
         lines = (
-            f"{many}, {rate:,.0f} samples/s; the consumer waits {wait_share:.0%} of the time, after "
-            f"{self.start_s:.2f} s for the first batch",
-            f"{verdict}; making batches is {', '.join(named[:_MOST_NAMED])}"
+            f"{many}, {rate:,.0f} samples/s. The first batch took {self.start_s:.2f} s. "
+            f"{since} loop waited {wait_share:.0%} of the time.",
+            f"{verdict}. Time in the loader: {', '.join(named[:_MOST_NAMED])}."
             + busy * (self.busy_cpus >= _MENTIONED_CPUS),
             advice,
         )
@@ -319,32 +321,32 @@ class _Case:
             return False
         return max(idle) - min(idle) > _UNBALANCED_SHARE
 
-    # --- what to change, in half a sentence ---
+    # --- what to change ---
 
     def advice(self, limit: str) -> str:
         setup = self.setup
         if limit == STORE:
             if setup.is_local:
-                return "read from a faster disk, or store the shards compressed"
+                return "Read from a faster disk, or store the shards compressed."
             if self.statistics.network.evicting:
-                return "raise cache_limit until all shards have room: they are downloaded only once then"
+                return "Raise cache_limit until all shards fit: each is then downloaded only once."
             if setup.caches:
-                return "see whether shards are kept (asyncloader cache), and put cache_dir on a fast disk"
-            return "raise num_workers if the network can give more, or keep shards on disk with cache_dir="
+                return "Check with `asyncloader cache ls` that shards are kept. Put cache_dir on a fast disk."
+            return "Raise num_workers if the network is not full, or keep shards on disk with cache_dir=."
         if limit == "lanes":
             if setup.is_indexed:
-                return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
-            return "make an index (asyncloader index): lanes are equal then; or pass in_order=False"
+                return "Shuffle, so that slow samples are spread over all lanes, or pass in_order=False."
+            return "Run `asyncloader index`, so that all lanes are equal, or pass in_order=False."
         if limit == "workers":
             is_iterable = setup.style == "iterable"
-            evenly = "deal samples evenly with asyncloader.split_iterable" if is_iterable else "shuffle"
-            return f"{evenly}, or pass in_order=False"
+            evenly = "Deal samples evenly with asyncloader.split_iterable" if is_iterable else "Shuffle"
+            return f"{evenly}, or pass in_order=False."
         if limit == "start":
             if setup.style == "stream":
-                return "nothing to change for longer passes; num_workers=0 starts short ones at once"
+                return "Nothing to change for longer passes. For short ones, num_workers=0 starts at once."
             if setup.keeps_workers:
-                return "nothing to change: they stay for the epochs that follow"
-            return "pass persistent_workers=True: they start once then, and not in each epoch"
+                return "Nothing to change: the workers stay for the next epochs."
+            return "Pass persistent_workers=True: workers then start once, and not in each epoch."
         if limit == PROCESSOR:
             return self.advice_on_processors
         if limit == "transport":
@@ -358,46 +360,47 @@ class _Case:
     def advice_on_processors(self) -> str:
         throttled_s = self.statistics.throttled_s
         if throttled_s > _SOME_DELAY_SHARE / 2 * self.statistics.elapsed_s:
-            return f"raise the container's processor quota: it delayed its processes by {throttled_s:.1f} s"
-        return "give the loader more processors, or run less beside it: more threads or workers do not help"
+            return f"Raise the container's processor quota: it delayed its processes by {throttled_s:.1f} s."
+        return "Give the loader more processors, or run less beside it. More threads or workers do not help."
 
     @property
     def advice_on_transport(self) -> str:
         if self.statistics.size_bytes >= _LARGE_BYTES * self.statistics.batches:
-            return "make batches smaller: leave out unused fields, use smaller dtypes"
+            return "Make batches smaller: leave out unused fields, or use smaller dtypes."
         unpacking_s = self.statistics.loop_stages_s.get(at.RECEIVING, 0.0)
         if unpacking_s > _UNPACKING_S * self.statistics.batches:
-            return "return tensors or arrays: the training loop itself unpickles other objects of a batch"
+            return "Return tensors or arrays: the training loop has to unpickle other objects."
         if self.setup.style == "stream":
             return _LARGER
-        return f"{_LARGER}; or raise prefetch_factor, if some take much longer than others"
+        return f"{_LARGER} If some take much longer than others, raise prefetch_factor."
 
     def advice_on_dataset(self, stage: str) -> str:
         """On a dataset of torch's kinds that is slow itself."""
         setup = self.setup
         if stage in setup.coroutines:
-            return "raise num_workers: each fetches 48 items at once; or fetch a whole batch in __getitems__"
+            return "Raise num_workers: each fetches 48 items at once. Or fetch a whole batch in __getitems__."
         if not self.mostly_waits(stage):
             return setup.more_workers
-        return setup.waiting_workers + _CONCURRENTLY * (setup.style == "map")
+        concurrently = " Or make it async def: the items of a batch are then fetched concurrently."
+        return setup.waiting_workers + concurrently * (setup.style == "map")
 
     def advice_on_work(self, stage: str) -> str:
         """On a stage that keeps processors busy, or threads waiting."""
         setup, concurrency = self.setup, self.setup.concurrency.get(stage, 1)
         if stage in setup.coroutines:
-            return f"raise concurrency from {concurrency}, or num_workers if its loop is busy"
+            return f"Raise concurrency from {concurrency}, or num_workers if its event loop is busy."
         if not setup.num_workers and self.statistics.elapsed_s < _SENT_S * self.statistics.batches:
-            return f"{_LARGER}, and workers would add as much"
+            return f"{_LARGER} Workers would add as much."
         if concurrency > 1:
             return self.advice_on_threads(stage, concurrency)
         if self.mostly_waits(stage):
             if stage in setup.concurrency:
-                return "it mostly waits: pass concurrency=16 to it, or more, so that its calls overlap"
+                return "It mostly waits: pass concurrency=16 or more to it, so that its calls overlap."
             if stage != DECODE:
                 return setup.waiting_workers
         if stage not in setup.concurrency or self.lacks_processors:
             return setup.more_workers
-        return f"{setup.more_workers}; or raise concurrency, if it waits or releases the interpreter's lock"
+        return f"{setup.more_workers} Or raise concurrency, if it waits or releases the GIL."
 
     def advice_on_threads(self, stage: str, concurrency: int) -> str:
         """On a function that is called on several threads."""
@@ -407,15 +410,15 @@ class _Case:
         cpu_s, delay_s = sum(each.cpu_s for each in calls), sum(each.delay_s for each in calls)
         made_s = sum(_made_s(maker) - maker.stages_s.get(IDLE, 0.0) for maker in makers)
         if self.busy_cpus > _ALL_CPUS * setup.processors and setup.processors > 1:
-            return f"its {concurrency} threads keep every processor busy: do less work, or store its results"
+            return f"Its {concurrency} threads use every processor: do less work, or store its results."
         if cpu_s > _ONE_CPU[1] * made_s:
-            return f"its {concurrency} threads keep processors busy: do less work, or use more workers"
+            return f"Its {concurrency} threads keep processors busy: do less work, or use more workers."
         cpus = (cpu_s + sum(maker.cpu_s for maker in makers)) / max(made_s, 1e-9)
         is_one = _ONE_CPU[0] < cpus and setup.processors > 1
         if is_one and took_s > _LOCKED_TIMES * cpu_s and delay_s < _LOCKED_DELAY * cpu_s:
-            return f"its {concurrency} threads take turns with the interpreter's lock: {setup.more_workers}"
+            return f"Its {concurrency} threads take turns with the interpreter's lock. {setup.more_workers}"
         if cpu_s < min(_BUSY_CALLS_CPUS * made_s, _WAITING_CPUS * took_s) and not self.lacks_processors:
-            return f"its calls mostly wait: raise concurrency from {concurrency}, if processors are idle"
+            return f"Its calls mostly wait: raise concurrency from {concurrency} if processors are idle."
         return setup.more_workers
 
     def mostly_waits(self, stage: str) -> bool:
@@ -446,7 +449,7 @@ def _made_s(maker: Maker) -> float:
 _SHOW_S = 0.1
 
 
-def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> Any:
+def open_bar(description: str, total: int | None, unit: str, done: int = 0, *, shown: bool = True) -> Any:
     """A tqdm bar that leaves neither a thread nor a semaphore behind.
 
     Args:
@@ -454,6 +457,7 @@ def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> A
         total: Steps; None if that is not known.
         unit: What a step is.
         done: How many were done before it was opened.
+        shown: Whether it is drawn at all.
     """
     from tqdm.auto import tqdm
 
@@ -464,7 +468,9 @@ def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> A
     # Its own lock is a semaphore among processes, which stays; our workers have no bars.
     Bar.set_lock(threading.RLock())
     # Without smoothing, its rate is that of the whole time, as the others are.
-    return Bar(desc=description, total=total, initial=done, unit=unit, miniters=1, smoothing=0)
+    return Bar(
+        desc=description, total=total, initial=done, unit=unit, miniters=1, smoothing=0, disable=not shown
+    )
 
 
 class ProgressBar:

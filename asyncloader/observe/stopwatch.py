@@ -46,7 +46,6 @@ RECEIVING = "receiving"
 _NAMES = {
     STORE: "waiting for bytes",
     DECODE: "decoding",
-    BATCHING: "putting together",
     COLLATE: "collate_fn",
     PROCESSOR: "waiting for a processor",
     SAMPLER: "drawing indices",

@@ -151,14 +151,14 @@ class TraceTimeline:
     Attributes:
         consumer: Its slices, in order.
         slices: Of the threads of each worker, by its number; 0 without workers.
-        flights: Each with the worker that sent the request.
+        flights: Requests of each worker, by its number.
         marks: Each with the worker where it happened.
         workers: Whether those are processes of their own.
     """
 
     consumer: list[Slice] = field(default_factory=list)
     slices: dict[int, list[Slice]] = field(default_factory=dict)
-    flights: list[tuple[int, Flight]] = field(default_factory=list)
+    flights: dict[int, list[Flight]] = field(default_factory=dict)
     marks: list[tuple[int, Incident]] = field(default_factory=list)
     workers: bool = False
 
@@ -188,9 +188,10 @@ def timeline(
     for worker, slices in sorted(kept.slices.items()):
         ordered = sorted(slices, key=lambda each: (each.track, each.start_s, each.end_s))
         events += [_slice(us, pid_of(worker), _MAKER_TID + each.track, "maker", each) for each in ordered]
-    for number, (worker, flight) in enumerate(kept.flights):
-        events += _flight(us, pid_of(worker), f"{process}.{number}", flight)
-    events += _bytes_in_flight(us, kept, pid_of)
+    for worker, flights in sorted(kept.flights.items()):
+        for number, flight in enumerate(flights):
+            events += _flight(us, pid_of(worker), f"{process}.{worker}.{number}", flight)
+        events += _bytes_in_flight(us, pid_of(worker), flights)
     events += [_mark(us, pid_of(worker), mark) for worker, mark in kept.marks]
     events.sort(key=attrgetter("ts"))  # stable: an end stays after its beginning
     return [*_names(kept, consumer, pid_of, whose), *events]
@@ -235,17 +236,15 @@ def _flight(us: _Us, pid: int, number: str, flight: Flight) -> Iterator[TraceEve
             yield TraceEvent(phase, pid, 0, us(at_s), name, cat="part", id=number, args=args)
 
 
-def _bytes_in_flight(us: _Us, kept: TraceTimeline, pid_of: _PidOf) -> Iterator[TraceEvent]:
-    changes: dict[int, list[tuple[float, int]]] = {}
-    for worker, flight in kept.flights:
+def _bytes_in_flight(us: _Us, pid: int, flights: Sequence[Flight]) -> Iterator[TraceEvent]:
+    changes: list[tuple[float, int]] = []
+    for flight in flights:
         size_bytes = flight.size_bytes if flight.is_whole else flight.asked_bytes
-        rows = changes.setdefault(pid_of(worker), [])
-        rows += [(flight.start_s, size_bytes), (flight.end_s, -size_bytes)]
-    for pid, rows in changes.items():
-        level = 0
-        for at_s, change in sorted(rows, key=lambda row: (row[0], -row[1])):
-            level += change
-            yield TraceEvent("C", pid, 0, us(at_s), "bytes in flight", args={"bytes": level})
+        changes += [(flight.start_s, size_bytes), (flight.end_s, -size_bytes)]
+    level = 0
+    for at_s, change in sorted(changes, key=lambda each: (each[0], -each[1])):
+        level += change
+        yield TraceEvent("C", pid, 0, us(at_s), "bytes in flight", args={"bytes": level})
 
 
 def _mark(us: _Us, pid: int, mark: Incident) -> TraceEvent:

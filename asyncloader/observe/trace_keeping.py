@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .stopwatch import STARTING, Spent
 from .trace_file import TraceTimeline, timeline, write_run
@@ -16,6 +16,8 @@ from .tracing import Dropped, Flight, Incident, Slice, Traced, longest
 
 if TYPE_CHECKING:
     from .statistics import Statistics
+
+_Timed = TypeVar("_Timed", Slice, Flight)
 
 # What a pass counts in bins: numbers over time, and how long answers take. Pure.
 
@@ -268,7 +270,7 @@ class Trace:
         self._limit(2.0)
 
     def _take_in_flight(self, worker: int, flight: Flight) -> None:
-        self._timeline.flights.append((worker, flight))
+        self._timeline.flights.setdefault(worker, []).append(flight)
         took_s = flight.end_s - flight.start_s
         # On average, whatever it was before the answer said how much there is.
         asked_bytes = flight.size_bytes if flight.is_whole else flight.asked_bytes
@@ -297,16 +299,16 @@ class Trace:
 
     def _limit(self, slack: float) -> None:
         """Drop the shortest of what is too much, by so many times: rarely, since it takes some time."""
-        kept, dropped = self._timeline, list[Slice | Flight]()
+        kept = self._timeline
         if len(kept.consumer) > _MOST_OF_CONSUMER * slack:
             kept.consumer, short = longest(kept.consumer, _MOST_OF_CONSUMER)
-            dropped += short
-        if sum(map(len, kept.slices.values())) > _MOST_SLICES * slack:
-            each = _MOST_SLICES // len(kept.slices)
-            for worker, slices in kept.slices.items():
-                kept.slices[worker], short = longest(slices, each)
-                dropped += short
-        if len(kept.flights) > _MOST_FLIGHTS * slack:
-            kept.flights, quick = longest(kept.flights, _MOST_FLIGHTS, lambda flight: flight[1])
-            dropped += [flight for _, flight in quick]
-        self._dropped = self._dropped.plus(dropped)
+            self._dropped = self._dropped.plus(short)
+        self._limit_each(kept.slices, _MOST_SLICES, slack)
+        self._limit_each(kept.flights, _MOST_FLIGHTS, slack)
+
+    def _limit_each(self, events: dict[int, list[_Timed]], most: int, slack: float) -> None:
+        """The same for the events of all workers; each worker keeps an equal number."""
+        if sum(map(len, events.values())) > most * slack:
+            for worker, of_worker in events.items():
+                events[worker], short = longest(of_worker, most // len(events))
+                self._dropped = self._dropped.plus(short)

@@ -138,21 +138,18 @@ def _shifted(event: Any, by_s: float) -> Any:
     return event._replace(**{name: at_s + by_s for name, at_s in times.items()})
 
 
-def longest(
-    events: Sequence[T], most: int, event_of: Callable[[T], Any] = lambda event: event
-) -> tuple[list[T], list[T]]:
+def longest(events: Sequence[T], most: int) -> tuple[list[T], list[T]]:
     """The longest of the events, as many as there may be, and the others; both in the order they came in.
 
     Args:
-        events: Any, or what holds one. Those without a length count as long.
+        events: Any events. Those without a length count as long.
         most: How many to keep.
-        event_of: Returns the event.
     """
     if len(events) <= most:
         return [*events], []
 
     def took_s(place: int) -> float:
-        event = event_of(events[place])
+        event = events[place]
         return event.end_s - event.start_s if isinstance(event, Slice | Flight) else math.inf
 
     left_out = set(sorted(range(len(events)), key=took_s)[: len(events) - most])

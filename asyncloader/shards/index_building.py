@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeAlias
@@ -222,9 +222,8 @@ def build_index(
         open_index(
             NamedShards(urls, format, delimiter, storage_options, network), output, concurrency, idx=idx
         ) as index,
-        ExitStack() as stack,
+        open_bar("index", index.count, " shards", shown=progress) as bar,
     ):
-        bar = stack.enter_context(open_bar("index", index.count, " shards")) if progress else None
         found: list[Expected] = []
         bad: list[StoreError | FormatError] = []
         for _, outcome in index.measured:
@@ -232,8 +231,7 @@ def build_index(
                 found.append(outcome)
             else:
                 bad.append(outcome)
-            if bar is not None:
-                bar.update()
+            bar.update()
         if bad:
             bad[0].add_note(f"{len(bad)} of {index.count} shards are bad; no index was written")
             for error in bad[1:4]:

@@ -5,9 +5,7 @@ mappings of shared memory, and names in /dev/shm that this process or a child of
 the machine are not examined, so a name in /dev/shm that no process holds any more is not found: its owner is
 unknown. Threads of native code (of BLAS or a Rust runtime) are not found either: such pools stay by design.
 
-The check repeats until nothing is left or the time is up. It reads /proc again each time, because closing a
-descriptor gives no event; if there is an event to wait for (of a thread, a process, a task), it waits for
-that.
+The check repeats until nothing is left or the time is up: closing a descriptor gives no event to wait for.
 """
 
 from __future__ import annotations
@@ -17,19 +15,17 @@ import gc
 import itertools
 import os
 import re
-import select
 import sys
 import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 # What a process holds, by Linux's /proc; elsewhere everything here is empty. Each function accepts that
 # things vanish while they are read.
@@ -144,9 +140,8 @@ def _identify(pid: int) -> Iterator[ProcessId]:
         yield ProcessId(pid, int(fields[19]))
 
 
-_T = TypeVar("_T")
 _Task: TypeAlias = asyncio.Task[Any]
-# The longest wait between two checks: an event may be seen so late, and a check costs milliseconds.
+# The wait between two checks, each of which takes milliseconds.
 _LOOK_S = 0.02
 _numbers = itertools.count()
 
@@ -173,24 +168,6 @@ def check_leaks(*, within_s: float = 1.0, allow: Callable[[str], bool] | None = 
     return LeakCheck(within_s, allow or (lambda _: False))
 
 
-@dataclass(frozen=True)
-class _Left:
-    """What is there now and was not at the start."""
-
-    threads: list[threading.Thread]
-    tasks: list[_Task]
-    processes: list[ProcessId]
-    others: list[str]
-
-    def descriptions(self) -> list[str]:
-        return [
-            *(_describe_thread(thread) for thread in self.threads),
-            *(_describe_task(task) for task in self.tasks),
-            *(process.describe() for process in self.processes),
-            *self.others,
-        ]
-
-
 class LeakCheck:
     """See :func:`check_leaks`."""
 
@@ -215,52 +192,41 @@ class LeakCheck:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for left, wait_s in self._looks(error):
-            _wait_for_change(left, wait_s)
+        for wait_s in self._looks(error):
+            time.sleep(wait_s)
 
     async def __aenter__(self) -> LeakCheck:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for left, wait_s in self._looks(error):
-            if left.tasks:
-                await asyncio.wait(left.tasks, timeout=wait_s)
-            else:
-                await asyncio.sleep(wait_s)
+        for wait_s in self._looks(error):
+            await asyncio.sleep(wait_s)
 
-    def _looks(self, error: BaseException | None) -> Iterator[tuple[_Left, float]]:
-        """What is left, and how long to wait before the next check; raises if something stays."""
+    def _looks(self, error: BaseException | None) -> Iterator[float]:
+        """How long to wait before the next check, while something is left; raises if it stays."""
         os.environ.pop(self._marker, None)
         if error is not None:
             return
         deadline = time.monotonic() + self._within_s
         while (left := self._left()) and (remaining_s := deadline - time.monotonic()) > 0:
-            yield left, min(remaining_s, _LOOK_S)
+            yield min(remaining_s, _LOOK_S)
             gc.collect()
-        self._report(left)
+        if left:
+            listed = "\n".join(f"  {description}" for description in left)
+            raise AssertionError(f"left behind {self._within_s:g} s after the block:\n{listed}")
 
-    def _report(self, left: _Left | None) -> None:
-        if left is None:
-            return
-        listed = "\n".join(f"  {description}" for description in left.descriptions())
-        raise AssertionError(f"left behind {self._within_s:g} s after the block:\n{listed}")
-
-    def _left(self) -> _Left | None:
-        """What is left and not allowed; None if nothing is."""
+    def _left(self) -> list[str]:
+        """Descriptions of what is there now, was not at the start, and is not allowed."""
         pids, descriptors = _kept_for_good()
         processes = descendants(os.getpid()) | marked(self._marker)
-        new_processes = [process for process in processes - self._processes if process.pid not in pids]
-        others = [*self._new_files(descriptors), *self._new_memory(processes)]
-        left = _Left(
-            threads=self._kept(set(threading.enumerate()) - set(self._threads), _describe_thread),
-            tasks=self._kept(_running_tasks() - set(self._tasks), _describe_task),
-            processes=self._kept(new_processes, ProcessId.describe),
-            others=self._kept(others, str),
-        )
-        return left if left.descriptions() else None
-
-    def _kept(self, things: Iterable[_T], describe: Callable[[_T], str]) -> list[_T]:
-        return [thing for thing in things if not self._allow(describe(thing))]
+        found = [
+            *map(_describe_thread, set(threading.enumerate()) - set(self._threads)),
+            *map(_describe_task, _running_tasks() - set(self._tasks)),
+            *(each.describe() for each in processes - self._processes if each.pid not in pids),
+            *self._new_files(descriptors),
+            *self._new_memory(processes),
+        ]
+        return [description for description in found if not self._allow(description)]
 
     def _new_files(self, allowed: Collection[int | None]) -> list[str]:
         """New descriptors of the kinds that have become more.
@@ -320,25 +286,6 @@ def _file_kind(target: str) -> str:
         return "memfd"
     match = re.match(r"(?:anon_inode:)?\[?(\w+)[\]:]", target)
     return match[1] if match else "file"
-
-
-def _wait_for_change(left: _Left, seconds: float) -> None:
-    """Wait for the end of one thing that is left, or for ``seconds``."""
-    if left.threads:
-        left.threads[0].join(seconds)
-        return
-    with ExitStack() as stack:
-        if left.processes and hasattr(os, "pidfd_open"):
-            try:
-                watched = os.pidfd_open(left.processes[0].pid)
-            except OSError:
-                return
-            stack.callback(os.close, watched)
-            if select.select([watched], [], [], seconds)[0]:
-                # It has ended, and its parent may still wait for it.
-                time.sleep(seconds)
-        else:
-            time.sleep(seconds)
 
 
 def _open_first_uvloop() -> None:

@@ -54,32 +54,21 @@ class Scenario:
         asked = (request.method, request.key, request.range)
         request = replace(request, attempt=self._attempts[asked])
         self._attempts[asked] += 1
-        hits = [self._change(index, request) for index in range(len(self.faults))]
+        matching = [(index, fault) for index, fault in enumerate(self.faults) if fault.matches(request)]
+        hits = set[int]()
+        for index, fault in matching:  # before the object is looked up for the response
+            if isinstance(fault, ChangeObject) and self._hit(index, request):
+                self.objects.change(request.key, fault.new_bytes)
+                hits.add(index)
         obj = self.objects.find(request.key)
         response = replace(messages.answer(request, obj), delay_s=self._delay_s(request))
-        for index in range(len(self.faults)):
-            if not hits[index]:
-                response, hits[index] = self._apply(index, request, obj, response)
-        names = [type(fault).__name__ for fault, hit in zip(self.faults, hits, strict=True) if hit]
-        return response, tuple(names)
-
-    def _change(self, index: int, request: messages.Request) -> bool:
-        """Change the object, if this fault does so now, before it is looked up for the response."""
-        fault = self.faults[index]
-        if not isinstance(fault, ChangeObject) or not fault.matches(request) or not self._hit(index, request):
-            return False
-        self.objects.change(request.key, fault.new_bytes)
-        return True
-
-    def _apply(
-        self, index: int, request: messages.Request, obj: messages.Object | None, response: messages.Response
-    ) -> tuple[messages.Response, bool]:
-        fault = self.faults[index]
-        if isinstance(fault, ChangeObject) or not fault.matches(request) or not fault.fits(request, response):
-            return response, False
-        if not self._hit(index, request):
-            return response, False
-        return fault.apply(request, obj, response), True
+        for index, fault in matching:
+            if isinstance(fault, ChangeObject) or not fault.fits(request, response):
+                continue
+            if self._hit(index, request):
+                response = fault.apply(request, obj, response)
+                hits.add(index)
+        return response, tuple(type(fault).__name__ for index, fault in matching if index in hits)
 
     def _hit(self, index: int, request: messages.Request) -> bool:
         """Count a matching request, and return whether the fault hits it."""

@@ -161,7 +161,8 @@ class EpochVerdict:
         return "\n  ".join([f"epoch {self.epoch}: {self._summary()}", *details])
 
     def _summary(self) -> str:
-        came = f"{self.samples} samples in {self.batches} batches by ranks {_listed(self.ranks)}"
+        ranks = f"rank{'s' * (len(self.ranks) != 1)} {_listed(self.ranks)}"
+        came = f"{self.samples} samples in {self.batches} batches by {ranks}"
         if self.verdict == "wrong":
             return f"WRONG: {came}"
         if self.verdict == "unfinished":
@@ -171,14 +172,14 @@ class EpochVerdict:
         others = ", ".join(reason for reason in self.reasons if reason not in self.left_out_by)
         if self.left_out is None:
             known = f"{', '.join(named)} were left out, and " if named else ""
-            unknown = f"how many {others} left out is not known without an index"
+            unknown = f"without an index it is not known how many {others} left out"
             return f"{came}, none twice; {known}{unknown}"
         if unnamed := self.left_out - sum(self.left_out_by.values()):
             named.append(f"{unnamed} by {others} (which ones is not recorded)")
         more = f"{self.left_out} more were left out: {', '.join(named)}" if named else ""
         if self.expected is not None:
             return f"{came}, " + (f"none twice; {more}" if more else f"each of {self.expected} once")
-        known = "how many there are is not known"
+        known = "the total is not known"
         return f"{came}, none twice and none missing between them; {f'{more}; ' * bool(more)}{known}"
 
 
@@ -406,7 +407,7 @@ def verify_audit(
         contents = audited.contents
         if contents is None:
             raise ValueError(
-                f"expected {name}.json, which rank 0 writes, but found none; give its folder too"
+                f"expected {name}.json, which rank 0 writes, but found none; name its folder too"
             )
         if entries is not None:
             parts = [_with_counts(part, entries) for part in contents.parts]
@@ -423,8 +424,8 @@ def verify_audit(
         ]
     if entries is not None and not has_matched:
         raise ValueError(
-            f"{_name_of(entries)} lists none of the shards that the audit is of; give the index of these. "
-            "Its relative names start from its own folder, and the audit has paths as the loader got them"
+            f"{_name_of(entries)} lists none of the shards in the audit; name the index of these shards. "
+            "Names in an index are relative to its folder, and the audit has paths as the loader got them"
         )
     if not verdicts:
         raise ValueError(f"there is no audit of epoch {epoch}")
@@ -451,8 +452,8 @@ def _with_counts(part: AuditedSource, entries: Entries) -> AuditedSource | None:
     for shard, known, count in zip(part.shards, part.samples, counts, strict=True):
         if known is not None and known != count:
             raise ValueError(
-                f"{_name_of(entries)} has {count} samples in {shard}, and the loader knew {known} when it "
-                "recorded the audit; give the index of the shards as they were then"
+                f"{_name_of(entries)} has {count} samples in {shard}, but the loader knew {known} when it "
+                "recorded the audit; name the index of that time"
             )
     return replace(part, samples=counts)
 

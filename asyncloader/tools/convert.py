@@ -248,23 +248,18 @@ def _cut(
     job: convert_job.Conversion, source: convert_sources.Source
 ) -> tuple[convert_sources.Source, convert_job.Cuts]:
     """The source with its samples counted, and how it is cut: as an earlier run has noted it, or anew."""
-    cuts, target = job.cuts(), job.target
-    if cuts is not None:
-        return source.counted(cuts.counted)[0], cuts
-    try:
-        source, counted = source.counted({})
-        sample_bytes, schema = _look(target, source)
-    except Exception:
-        # The note of this call must not prevent another one.
-        job.withdraw()
-        raise
+    target = job.target
+    if job.cuts is not None:
+        return source.counted(job.cuts.counted)[0], job.cuts
+    source, counted = source.counted({})
+    sample_bytes, schema = _look(target, source)
     if isinstance(source, convert_sources.FileSamples):
         stops = convert_job.cut_by_sizes(source.sizes, target.shard_size, target.samples_per_shard)
     else:
         most = target.samples_per_shard or max(int(target.shard_size / max(sample_bytes, 1)), 1)
         stops = convert_job.cut_evenly(source.stops[-1] if source.stops else 0, most)
     cuts = convert_job.Cuts(stops, schema and schema.serialize().to_pybytes(), counted)
-    job.note_cuts(cuts)
+    job.begin(cuts)
     return source, cuts
 
 
@@ -336,14 +331,11 @@ def _make_missing(
             shares[least].append((parts.part(run[0].first, run[-1].stop), run))
             counts[least] += len(run)
         makers = [partial(_make_shards, target, job.destination, cuts.schema, share) for share in shares]
-        bar = None
-        if progress:
-            bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made)))
+        bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made), shown=progress))
         each = _made_by(makers) if workers else (shard for maker in makers for shard, _ in maker())
         for name, expected in stack.enter_context(closing(each)):
             made[name] = expected
-            if bar is not None:
-                bar.update()
+            bar.update()
     found = sum(expected.samples or 0 for expected in made.values())
     if found != samples:
         raise FormatError(f"expected {samples} samples in all shards, found {found}")

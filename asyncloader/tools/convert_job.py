@@ -28,7 +28,7 @@ from .convert_target import ShardTarget
 #: The folder of notes, below the destination's folder.
 NOTES = ".convert/"
 
-_JOB, _PLAN = f"{NOTES}job.json", f"{NOTES}plan.json"
+_JOB = f"{NOTES}job.json"
 _SHARD = re.compile(r"shard-\d{5,}(\.[a-z0-9]+){1,2}")
 
 # A run begins where at most this part of its first shard's samples must be read and dropped. Otherwise, as in
@@ -50,7 +50,7 @@ class NewShard(NamedTuple):
 
 @dataclass(frozen=True)
 class Cuts:
-    """How a job is cut; noted as it is, in JSON.
+    """How a job is cut.
 
     Attributes:
         stops: Numbers of samples at which shards stop.
@@ -67,9 +67,10 @@ class Cuts:
 class _Job:
     """What a job is; noted in JSON. The first field says whose note it is, and its version."""
 
-    asyncloader_convert: Literal[3]
+    asyncloader_convert: Literal[4]
     options: dict[str, Any]
     sources: list[Version]
+    cuts: Cuts
 
 
 def cut_evenly(samples: int, most_samples: int) -> list[int]:
@@ -141,68 +142,52 @@ class Conversion:
         self, destination: Destination, target: ShardTarget, source: Source, overwrite: bool
     ) -> None:
         self.destination, self.target = destination, target
-        self._job = _Job(3, {**source.describe(), **target.describe()}, [*source.versions])
-        noted = destination.read(_JOB)
-        wrong = None if noted is None else self._difference(noted)
-        if noted is None or wrong is not None:
-            self._begin(wrong, overwrite)
-        # Otherwise a reader of the folder would take it for a shard of the job.
-        elif foreign := [name for name in destination.sizes() if not _is_ours(name) and has_format(name)]:
+        self._options, self._sources = {**source.describe(), **target.describe()}, [*source.versions]
+        #: How an earlier run has cut it; None if none came so far.
+        self.cuts: Cuts | None = None
+        noted, wrong = destination.read(_JOB), None
+        if noted is not None:
+            try:
+                before = decode_note(noted, _Job)
+            except ValueError:
+                wrong = "was made by another version of convert"
+            else:
+                wrong = self._difference(before)
+                self.cuts = before.cuts if wrong is None else None
+        names = [*destination.sizes()]
+        # A reader of the folder would take a foreign shard for one of the job.
+        foreign = [name for name in names if not _is_ours(name) and (self.cuts is None or has_format(name))]
+        if foreign:
             raise ValueError(
                 f"{destination.shown} has {foreign[0]!r} in it, which convert has not made: move it "
-                "elsewhere, and call this again"
+                "elsewhere, or write to another folder"
+            )
+        if names and self.cuts is None and not overwrite:
+            raise ValueError(
+                f"{destination.shown} {wrong or 'has shards of another program in it'}; call it again as it "
+                "was called, write to another folder, or pass overwrite (--overwrite) to remove what is there"
             )
 
-    def _begin(self, wrong: str | None, overwrite: bool) -> None:
-        """Note the job at a destination without one."""
-        made = [*self.destination.sizes()]
-        if foreign := [name for name in made if not _is_ours(name)]:
-            raise ValueError(
-                f"{self.destination.shown} should be empty, but has {foreign[0]!r} in it, which convert has "
-                "not made: write to another folder"
-            )
-        # A job without a plan has made nothing, and prevents no other.
-        if {*made} - {_JOB} and not overwrite:
-            why = wrong or "has shards of another program in it"
-            raise ValueError(
-                f"{self.destination.shown} {why}; call it again as it was called, write to another folder, "
-                "or pass overwrite (--overwrite) to remove what is there"
-            )
+    def begin(self, cuts: Cuts) -> None:
+        """Remove what another job has left, and note this one for a run that continues it."""
         # The note of the job last: while it is there, it says what the other files belong to.
-        self.destination.remove(sorted(made, key=lambda name: name == _JOB))
-        self.destination.write(_JOB, encode_note(self._job))
+        self.destination.remove(sorted(self.destination.sizes(), key=lambda name: name == _JOB))
+        self.destination.write(_JOB, encode_note(_Job(4, self._options, self._sources, cuts)))
 
-    def _difference(self, noted: bytes) -> str | None:
+    def _difference(self, before: _Job) -> str | None:
         """How the job that was noted differs from this one; None if it does not."""
-        try:
-            before = decode_note(noted, _Job)
-        except ValueError:
-            return "was made by another version of convert"
-        for name, value in self._job.options.items():
+        for name, value in self._options.items():
             if (old := before.options.get(name)) != value:
                 return f"was made with {name}={old!r}, and is now to be made with {value!r}"
-        if before.sources == self._job.sources:
+        if before.sources == self._sources:
             return None
         olds = {source.name: source for source in before.sources}
-        for source in self._job.sources:
+        for source in self._sources:
             if source.name not in olds:
                 return f"was made of other sources: {source.name!r} is new"
             if olds[source.name] != source:
                 return f"was made of other sources: {source.name!r} has changed since"
         return "was made of other sources, or of the same in another order"
-
-    def cuts(self) -> Cuts | None:
-        """How an earlier run has cut it; None if none came so far."""
-        noted = self.destination.read(_PLAN)
-        return None if noted is None else decode_note(noted, Cuts)
-
-    def note_cuts(self, cuts: Cuts) -> None:
-        """Keep them for a run that continues the job."""
-        self.destination.write(_PLAN, encode_note(cuts))
-
-    def withdraw(self) -> None:
-        """Forget a job that has made nothing."""
-        self.destination.remove([_JOB])
 
     @property
     def is_finished(self) -> bool:

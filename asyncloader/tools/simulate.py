@@ -106,7 +106,7 @@ class PlannedRun:
                 f"but got {sizes[:3]} and {samples[:3]}"
             )
         if self.concurrency > 1 and not self.map_s:
-            raise ValueError("concurrency needs map_s, the time of the calls that run at a time, but it is 0")
+            raise ValueError(f"concurrency={self.concurrency} needs map_s, the time of one call, but it is 0")
         choose_lanes(self.lanes, World(0, self.ranks), self.num_workers)
         check_ranks(
             self.samples if self.is_indexed else len(sizes),

@@ -83,7 +83,7 @@ def test_a_later_pass_replaces_what_came_after_its_beginning() -> None:
 
 def test_a_pass_from_amidst_a_row_is_no_proof() -> None:
     verdict = _judge([(0, 3, [0, 6])], [(2, 5, [4, 10])])
-    assert verdict.verdict == "wrong" and "a pass went on after 2 batches" in verdict.faults[0]
+    assert verdict.verdict == "wrong" and "a pass resumed after 2 batches" in verdict.faults[0]
 
 
 def test_what_operators_leave_out_is_told_and_no_fault() -> None:
@@ -134,7 +134,7 @@ def test_ranks_that_were_stopped_left_something() -> None:
 def test_ranks_that_were_stopped_are_never_exact_where_nobody_knows_how_much_there_was() -> None:
     verdict = _judge([(0, 1, [0, 4])], [(0, 1, [4, 6])], lanes=2, count=None, stopped=True)
     assert (verdict.verdict, verdict.left_out) == ("incomplete", None)
-    assert 'how many uneven="stop" left out is not known without an index' in str(verdict)
+    assert 'without an index it is not known how many uneven="stop" left out' in str(verdict)
 
 
 def test_a_sample_that_came_twice_is_wrong_also_where_ranks_were_stopped() -> None:
@@ -190,4 +190,4 @@ def test_rows_come_back_as_they_were_written() -> None:
 def test_a_log_tells_of_batches_that_nobody_recorded() -> None:
     log = LaneLog()
     log.reopen(3)
-    assert log.faults == ["batches 0 to 2 were delivered and not recorded; is a file missing?"]
+    assert log.faults == ["batches 0 to 2 were delivered, but not recorded; is a file missing?"]

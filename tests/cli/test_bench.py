@@ -29,9 +29,10 @@ def test_a_whole_epoch_is_measured_and_judged(ask: Ask, place: Place) -> None:
 def test_what_is_printed_ends_in_the_verdict(ask: Ask, place: Place) -> None:
     told = ask("bench", *place("jsonl/"), "--batch-size", "10", "--pad", "tokens", "--shuffle", "20")
     first, *lines = told.out.splitlines()
-    assert first.startswith(f"3 batches of {JSONL_SAMPLES} samples in ") and first.endswith("the whole epoch")
-    assert lines[0].startswith("first batch ") and "samples/s" in lines[1]
-    assert len(lines) == 5
+    assert first.startswith(f"Read {JSONL_SAMPLES} samples, the whole epoch, in ")
+    assert first.endswith("/s of batches.")
+    assert lines[0].startswith("3 batches, ") and " samples/s. The first batch took " in lines[0]
+    assert len(lines) == 3
 
 
 def test_it_stops_after_so_many_batches(ask: Ask, place: Place) -> None:
@@ -82,9 +83,9 @@ def measured(workers: int, rate: int, advice: str = "") -> Measured:
 @pytest.mark.parametrize(
     ("advice", "agrees"),
     [
-        ("try num_workers=2, as there are 2 processors", False),
-        ("its 4 threads keep processors busy: do less work, or use more workers", False),
-        ("raise concurrency from 4, if processors are idle", True),
+        ("Try num_workers=2: there are 2 processors.", False),
+        ("Its 4 threads keep processors busy: do less work, or use more workers.", False),
+        ("Raise concurrency from 4 if processors are idle.", True),
     ],
 )
 def test_the_best_of_a_sweep_is_not_told_to_try_what_was_slower(advice: str, agrees: bool) -> None:
@@ -92,12 +93,11 @@ def test_the_best_of_a_sweep_is_not_told_to_try_what_was_slower(advice: str, agr
     told = agreeing(best_of(runs), runs)
     assert told.num_workers == 0
     assert told.report.lines[2] == (
-        advice if agrees else "nothing to change: num_workers=1 or 2 was no faster"
+        advice if agrees else "Nothing to change: num_workers=1 or 2 was no faster."
     )
     assert agreeing(runs[2], runs).report.lines[2] == advice, "more were not tried"
 
 
 def test_one_output_has_one_rate(ask: Ask, place: Place) -> None:
     told = ask("bench", *place("tar/"), "--no-collate", "--batch-size", "5")
-    rate = told.out.splitlines()[2].split()[1]
-    assert f", {rate} samples/s; " in told.out.splitlines()[3]
+    assert told.out.count(" samples/s") == 1

@@ -57,7 +57,7 @@ def test_it_is_pruned_to_a_size_and_no_further(ask: Ask, cache: Path) -> None:
     assert [file["path"] for file in dry["removed"]] == [files[0]["path"]] and dry["left_bytes"] == limit
     assert len(ask("cache", "ls", cache, "--json").json["files"]) == 3
     told = ask("cache", "prune", cache, "--to", f"{limit}B")
-    assert told.out.splitlines()[-1].startswith("1 file, ") and " removed; 2 files, " in told.out
+    assert told.out.splitlines()[-1].startswith("removed 1 file, ") and "; 2 files, " in told.out
     assert [file["path"] for file in ask("cache", "ls", cache, "--json").json["files"]] == [
         file["path"] for file in files[1:]
     ]

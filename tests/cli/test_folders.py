@@ -123,7 +123,7 @@ def test_verify_holds_shards_against_the_index(ask: Ask, place: Place) -> None:
         assert (told.status, told.err) == (0, "")
         assert told.json["index"] == f"{place.root}{name}/index.json"
         assert [shard["wrong"] for shard in told.json["shards"]] == [[], [], []]
-        assert ask("verify", *place(name), *options).out.endswith("3 shards as index.json says\n")
+        assert ask("verify", *place(name), *options).out.endswith("3 shards match index.json\n")
 
 
 def test_verify_tells_what_differs(ask: Ask, corpus: Path, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_simulate_goes_by_the_index(ask: Ask, place: Place, tmp_path: Path) -> N
     for name, *options in (MDS, LITDATA, TOKENS):
         told = ask("simulate", *place(name), *options, "--first-byte", "10ms")
         assert (told.status, told.err) == (0, "")
-        assert told.out.startswith("3 shards of ") and "without an index" in told.out
+        assert told.out.startswith("3 shards, ") and "without an index" in told.out
     packed = write_litdata(tmp_path / "packed", (3, 4), "zstd")
     told = ask("simulate", packed, *LITDATA[1:])
     assert told.status == 2 and "the index lacks the length of 2 of the 2 shards" in told.err

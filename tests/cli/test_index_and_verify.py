@@ -32,7 +32,7 @@ def test_an_index_is_made_and_verified(ask: Ask, place: Place, corpus: Path, tmp
 
 def test_the_index_of_a_folder_or_prefix_is_found_there(ask: Ask, place: Place) -> None:
     told = ask("verify", *place("tar/"))
-    assert told.status == 0 and told.out.splitlines()[-1] == "3 shards as the index says"
+    assert told.status == 0 and told.out.splitlines()[-1] == "3 shards match the index"
     one = ask("verify", *place("tar/s-1.tar"), "--json").json
     assert one["index"] == f"{place.root}tar/asyncloader-index.json" and len(one["shards"]) == 1
 
@@ -95,12 +95,12 @@ def test_shards_of_no_bytes_are_told(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").touch()
     told = ask("index", f"{tmp_path}/")
     assert told.status == 0
-    assert f"{tmp_path}/b.jsonl: 0 samples, 0 bytes: it is empty" in told.out.splitlines()
-    assert told.out.splitlines()[-1].endswith("2 shards; 1 empty, without a sample")
+    assert f"{tmp_path}/b.jsonl: 0 samples, 0 bytes" in told.out.splitlines()
+    assert told.out.splitlines()[-1].endswith("2 shards; 1 without a sample")
     told = ask("verify", f"{tmp_path}/")
     assert told.status == 0
-    assert f"{tmp_path}/b.jsonl: as the index says: it is empty" in told.out.splitlines()
-    assert told.out.splitlines()[-1] == "2 shards as the index says; 1 empty, without a sample"
+    assert f"{tmp_path}/b.jsonl: matches the index, empty" in told.out.splitlines()
+    assert told.out.splitlines()[-1] == "2 shards match the index; 1 without a sample"
     (tmp_path / "c.jsonl.zst").touch()
     told = ask("index", f"{tmp_path}/")
     assert told.status == 1 and "zstd: truncated: the shard is empty" in told.out

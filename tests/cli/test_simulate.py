@@ -39,13 +39,13 @@ def test_it_tells_in_lines_how_a_pass_goes(capsys: pytest.CaptureFixture[str]) -
     assert main(["simulate", *MADE_UP, *options.split(), "--resize-to", "4", "--at", "0.25"]) == 0
     out = capsys.readouterr().out
     lines = [line.split(maxsplit=1) for line in out.splitlines()]
-    assert lines[0][1] == "shards of 120 MB, 1,200 samples; 2 ranks of 0 workers, 4 lanes"
+    assert lines[0][1] == "shards, 120 MB in all, 1,200 samples; 2 ranks with 0 workers each, 4 lanes"
     rows = dict(reversed(lines))
     assert rows["throughput"].endswith("/s of shards")
-    assert out.count("consumer; a batch of a rank takes store ") == 2
-    assert rows["stopped"] == "after 300 samples; continues with 4 ranks"
+    assert out.count("consumer; time per batch of a rank: store ") == 2
+    assert rows["stopped"] == "after 300 samples, continued with 4 ranks"
     assert rows["read"].startswith("again")
-    assert "220 to 230 samples of a rank" in out
+    assert "220 to 230 samples for each rank" in out
 
 
 def test_without_times_it_says_which_ones_it_needs_and_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +54,7 @@ def test_without_times_it_says_which_ones_it_needs_and_no_rate(capsys: pytest.Ca
     assert main(["simulate", *MADE_UP]) == 0
     out = capsys.readouterr().out
     assert "samples/s" not in out
-    assert "unknown without the time of a stage: pass at least one of --first-byte, --decode, --map" in out
+    assert "unknown: pass the time of at least one stage: --first-byte, --decode, --map" in out
 
 
 def test_shards_of_a_folder_are_as_their_index_says(
@@ -85,8 +85,8 @@ def test_shards_of_a_bucket_are_as_their_index_says(
 
 
 WRONG = {
-    "nothing": ((), "--shards, --shard-size, --shard-samples are missing"),
-    "half": (("--shards", "3"), "--shard-size, --shard-samples are missing"),
+    "nothing": ((), "missing: --shards, --shard-size, --shard-samples"),
+    "half": (("--shards", "3"), "missing: --shard-size, --shard-samples"),
     "none": (("--shards", "0", *MADE_UP[2:]), "should be 1 or more"),
     "both": (("here.tar", *MADE_UP), "but got both"),
     "size": ((*MADE_UP, "--shard-size", "10"), "--shard-size should be a number with its unit"),
@@ -94,7 +94,7 @@ WRONG = {
     "connection": ((*MADE_UP, "--connection", "fast"), "--connection should be a number of bytes a second"),
     "time": ((*MADE_UP, "--first-byte", "50"), "--first-byte should be a time with its unit"),
     "step": ((*MADE_UP, "--step", "-1s"), "--step"),
-    "threads": ((*MADE_UP, "--concurrency", "4"), "concurrency needs map_s, the time of the calls"),
+    "threads": ((*MADE_UP, "--concurrency", "4"), "concurrency=4 needs map_s, the time of one call"),
     "calls": ((*MADE_UP, "--map", "1ms", "--concurrency", "0"), "concurrency should be a positive integer"),
     "ranks": ((*MADE_UP, "--ranks", "0"), "ranks should be a positive integer"),
     "too many": ((*MADE_UP, "--ranks", "13"), "12 shards cannot be split over 13 ranks"),

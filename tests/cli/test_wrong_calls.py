@@ -83,7 +83,7 @@ def test_a_shard_that_is_not_there_is_named(ask: Ask, command: str, bucket: Plac
     [
         (["head", "-n", "0"], "n should be a positive integer"),
         (["head", "-n", "x"], "invalid int value: 'x'"),
-        (["head", "--columns", "a,,b"], "--columns should be names with commas"),
+        (["head", "--columns", "a,,b"], "--columns should be names separated by commas"),
         (["bench", "--batch-size", "-3"], "batch_size should be a positive integer"),
         (["bench", "--num-workers", "-1"], "num_workers should be 0 or a positive integer"),
         (["bench", "--seconds", "0"], "--seconds should be a number above 0"),

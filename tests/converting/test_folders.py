@@ -78,7 +78,7 @@ def test_the_index_tells_the_counts_and_no_shard_is_read_to_be_counted(
 ) -> None:
     source, format = folder
     al.convert(source, tmp_path / "out", format=format, num_workers=0)
-    noted = json.loads((tmp_path / "out/.convert/plan.json").read_text())
+    noted = json.loads((tmp_path / "out/.convert/job.json").read_text())["cuts"]
     # But for the one that is called empty, which nobody would read otherwise.
     assert [*noted["counted"]] == ["1"]
 

@@ -66,7 +66,7 @@ def test_from_a_bucket_to_a_bucket_is_as_between_folders(
     found = objects_of(moto, f"out{workers}/")
     assert (done.samples, done.shards, done.made) == (SAMPLES, 4, 4)
     assert done.index == f"s3://corpus/out{workers}/asyncloader-index.json"
-    notes = {".convert/job.json", ".convert/plan.json"}
+    notes = {".convert/job.json"}
     assert found.keys() - notes == files_of(tmp_path / "out").keys()
     assert {name: found[name] for name in files_of(tmp_path / "out")} == files_of(tmp_path / "out")
     assert samples_of(f"s3://corpus/out{workers}/", storage_options=moto.options) == samples_of(

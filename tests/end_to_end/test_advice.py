@@ -94,8 +94,8 @@ def workers(count: int, advice: str = "raise num_workers") -> Followed:
 
 
 # Every processor has a worker, or one of its threads.
-STORED = "do less work, or store"
-WORKERS = "try num_workers=2"
+STORED = "do less work per sample, or store"
+WORKERS = "Try num_workers=2"
 
 #: By case and number of workers; a case without an entry has advice which says that nothing is to change.
 FOLLOWED: dict[tuple[str, int], Followed] = {
@@ -124,7 +124,7 @@ FOLLOWED: dict[tuple[str, int], Followed] = {
     },
     **{
         ("a full cache", count): Followed(
-            "raise cache_limit",
+            "Raise cache_limit",
             lambda url: tars(url, cache_dir=CACHE[0], cache_limit="1GB"),
             passes=2,
         )
@@ -132,7 +132,7 @@ FOLLOWED: dict[tuple[str, int], Followed] = {
     },
     **{
         ("slow coroutine", count): Followed(
-            "raise concurrency", lambda _: numbers(2_000).map(verdicts.asks, concurrency=32)
+            "Raise concurrency", lambda _: numbers(2_000).map(verdicts.asks, concurrency=32)
         )
         for count in (0, 2)
     },
@@ -140,45 +140,45 @@ FOLLOWED: dict[tuple[str, int], Followed] = {
     ("slow filter", 2): Followed(STORED, lambda _: numbers()),
     ("slow collate_fn", 0): workers(4),
     ("slow collate_fn", 2): workers(8),
-    ("large batches", 2): Followed("make batches smaller", options={"collate_fn": lambda samples: LITTLE}),
+    ("large batches", 2): Followed("Make batches smaller", options={"collate_fn": lambda samples: LITTLE}),
     ("unbalanced lanes", 2): Followed(
-        "lanes are equal then", lambda _: al.from_iterable(each_lane_is_as_slow)
+        "all lanes are equal", lambda _: al.from_iterable(each_lane_is_as_slow)
     ),
     **{
         ("a server that refuses", count): Followed("more capacity", server=serve(rate=8e6))
         for count in (0, 2)
     },
     **{
-        ("little memory", count): Followed("raise memory_limit", options={"memory_limit": 256 << 20})
+        ("little memory", count): Followed("Raise memory_limit", options={"memory_limit": 256 << 20})
         for count in (0, 2)
     },
-    **{("a cold cache", count): Followed("the next epoch reads from disk", passes=2) for count in (0, 2)},
+    **{("a cold cache", count): Followed("the next epoch reads from the disk", passes=2) for count in (0, 2)},
     ("slow __getitem__", 0): workers(2, WORKERS),
     ("slow __getitem__", 2): Followed(STORED, lambda _: Decoded()),
     ("__getitem__ that waits", 0): workers(8),
     ("__getitem__ that waits", 2): Followed("make it async def", lambda _: Asked()),
     ("slow __getitems__", 0): workers(2, WORKERS),
     ("slow __getitems__", 2): Followed(STORED, lambda _: Decoded()),
-    ("remote items", 0): workers(4),
-    ("remote items", 2): workers(4),
+    ("remote items", 0): workers(4, "Raise num_workers"),
+    ("remote items", 2): workers(4, "Raise num_workers"),
     ("a subset", 0): workers(2, WORKERS),
     ("a subset", 2): Followed(STORED, lambda _: torch.utils.data.Subset(Decoded(), range(300))),
     **{
-        ("slow sampler", count): Followed("into a list", options={"sampler": list(range(320))})
+        ("slow sampler", count): Followed("list of the indices", options={"sampler": list(range(320))})
         for count in (0, 2)
     },
     ("slow collate_fn of a map", 0): workers(4),
     ("slow collate_fn of a map", 2): workers(8),
     ("large batches of a map", 2): Followed(
-        "make batches smaller", options={"collate_fn": lambda samples: LITTLE}
+        "Make batches smaller", options={"collate_fn": lambda samples: LITTLE}
     ),
-    ("batches of slow objects", 2): Followed("return tensors or arrays", lambda _: verdicts.Numbers()),
+    ("batches of slow objects", 2): Followed("Return tensors or arrays", lambda _: verdicts.Numbers()),
     ("slow start", 2): Followed(
         "persistent_workers=True", options={"persistent_workers": True}, whole=True, passes=2
     ),
     ("slow iterable", 0): workers(8),
     ("slow iterable", 2): workers(8),
-    ("unbalanced workers", 2): Followed("deal samples evenly", lambda _: Even()),
+    ("unbalanced workers", 2): Followed("Deal samples evenly", lambda _: Even()),
 }
 
 
@@ -213,7 +213,7 @@ def test_advice_that_is_followed_helps_by_a_fifth(
     followed = FOLLOWED.get((name, workers))
     whole_s, steady_s, advice = seconds_of(case, workers, folder, None)
     if followed is None:
-        assert advice.startswith("nothing to change"), advice
+        assert advice.startswith("Nothing to change"), advice
         return
     assert followed.advice in advice, advice
     CACHE[:] = [tmp_path / "after"]

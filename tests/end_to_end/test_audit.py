@@ -221,7 +221,7 @@ def test_an_index_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> No
         (tmp_path / "others" / f"{shard}.jsonl").write_text('{"n": 1}\n')
     others = al.build_index(str(tmp_path / "others" / "*.jsonl"))
     with pytest.raises(
-        ValueError, match=r"others/asyncloader-index.json lists none of the shards that the audit is of"
+        ValueError, match=r"others/asyncloader-index.json lists none of the shards in the audit"
     ):
         al.tools.verify_audit(audit, index=others)
     part = al.build_index([str(shards / "0.jsonl"), str(shards / "1.jsonl")], output=tmp_path / "part.json")
@@ -238,7 +238,7 @@ def test_an_index_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> No
     with (shards / "3.jsonl").open("a") as file:
         file.write('{"n": 1}\n')
     changed = al.build_index(str(shards / "*.jsonl"))
-    with pytest.raises(ValueError, match=r"has 6 samples in .*3.jsonl, and the loader knew 5"):
+    with pytest.raises(ValueError, match=r"has 6 samples in .*3.jsonl, but the loader knew 5"):
         al.tools.verify_audit(known, index=changed)
 
 
@@ -325,8 +325,8 @@ def test_an_epoch_left_half_way_is_unfinished_and_the_next_is_judged_by_itself(
     assert [verdict.verdict for verdict in al.tools.verify_audit(tmp_path)] == ["unfinished", "exact"]
     assert main(["audit", str(tmp_path)]) == 1
     told = capsys.readouterr().out
-    assert "epoch 0: unfinished: 12 samples in 3 batches by ranks 0, none twice; lanes" in told
-    assert "how many there are is not known" in told
+    assert "epoch 0: unfinished: 12 samples in 3 batches by rank 0, none twice; lanes" in told
+    assert "the total is not known" in told
     assert main(["audit", str(tmp_path), "--epoch", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["samples"] == SAMPLES
     assert main(["audit", str(tmp_path), "--epoch", "7"]) == 2
@@ -449,4 +449,4 @@ def test_what_was_left_out_is_not_counted_where_nobody_knows_how_much_there_is(
     _read([_loader(_lines(corpus).take(8), tmp_path)])
     verdict = judged(tmp_path)
     assert verdict.verdict == "exact" and verdict.left_out is None
-    assert "none twice; how many take(8) left out is not known without an index" in str(verdict)
+    assert "none twice; without an index it is not known how many take(8) left out" in str(verdict)

@@ -232,7 +232,7 @@ CASES = {
         "start",
         lambda folder: numbers(),
         {"worker_init_fn": slow_start},
-        advice="nothing to change",
+        advice="Nothing to change",
         workers=(2,),
     ),
     "an outage": Case(
@@ -246,7 +246,7 @@ CASES = {
         passes=2,
     ),
     "slow coroutine": Case(
-        "map(asks)", lambda folder: numbers(2_000).map(asks, concurrency=8), advice="raise concurrency"
+        "map(asks)", lambda folder: numbers(2_000).map(asks, concurrency=8), advice="Raise concurrency"
     ),
     "slow filter": Case("filter(works)", lambda folder: numbers().filter(works)),
     "slow collate_fn": Case("collate", lambda folder: numbers(), {"collate_fn": slow_collate}),
@@ -270,7 +270,7 @@ TORCHS = {
     "slow __getitems__": Case("Together.__getitems__", lambda _: Together(), advice="num_workers=|process"),
     "remote items": Case("Remote.__getitem__", lambda _: Remote(), advice="48"),
     "a subset": Case("Busy.__getitem__", lambda _: torch.utils.data.Subset(Busy(), range(300))),
-    "slow sampler": Case("sampler", lambda _: Numbers(), {"sampler": Drawn()}, advice="order"),
+    "slow sampler": Case("sampler", lambda _: Numbers(), {"sampler": Drawn()}, advice="list of the indices"),
     "slow collate_fn of a map": Case("collate", lambda _: Numbers(), {"collate_fn": slow_collate}),
     "large batches of a map": Case(
         "transport",
@@ -280,7 +280,7 @@ TORCHS = {
         workers=(2,),
     ),
     "batches of slow objects": Case(
-        "transport", lambda _: Records(), {"collate_fn": whole}, advice="return tensors", workers=(2,)
+        "transport", lambda _: Records(), {"collate_fn": whole}, advice="Return tensors", workers=(2,)
     ),
     "slow start": Case(
         "start",
@@ -392,4 +392,4 @@ def test_beside_busy_processes_nothing_is_taken_for_another(
     print(report)
     assert report.limit in (case.limit, "processor", *["start"] * (workers > 0)), str(report)
     if "process" in case.advice:
-        assert "waits" not in report.lines[2] and "lock" not in report.lines[2].partition(";")[0], str(report)
+        assert "waits" not in report.lines[2] and "lock" not in report.lines[2].partition(".")[0], str(report)

@@ -103,17 +103,17 @@ SAYS = {
         r"iterable: 600 samples before, 400 after, each once\n.*positions of 2 workers.*num_workers=1"
     ),
     "slow_dataset.py": (
-        r"8 batches, .*\nImages\.__getitem__ is the bottleneck; .*\n.*mostly waits.*\n"
+        r"8 batches, .*\nImages\.__getitem__ is the bottleneck\. .*\n.*mostly waits.*\n"
         r"8 batches, .*\nImagesTogether\.__getitem__ is the bottleneck"
     ),
     "slow_loader.py": (
-        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) is the bottleneck; .*\n"
-        r"it mostly waits: pass concurrency=.*\n13 batches, .*\n.* is the bottleneck; making batches is .*"
+        r"13 batches, .* the loop waited \d+% of the time\.\nmap\(decode\) is the bottleneck\. .*\n"
+        r"It mostly waits: pass concurrency=.*\n13 batches, .*\n.* is the bottleneck\. Time in the loader: .*"
     ),
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetwork\(requests=4, retries=0, throttled=0"
     ),
-    "trace.py": r"\d{3,} events\n14 batches, .*\n.* is the bottleneck; .*\n.+",
+    "trace.py": r"\d{3,} events\n14 batches, .*\n.* is the bottleneck\. .*\n.+",
     "tutorial.py": r"epoch 2: loss 0\.\d\d\n(.*\n)*5 batches before the break, 5 after it",
     "write_shards.py": r"clip-00000 .*float32 0 \{'speaker'.*\n250 texts",
 }

@@ -38,7 +38,7 @@ evil.__qualname__ = "<script>alert(1)</script>"
 def test_a_loader_and_its_report_are_shown_with_what_names_hold_as_text() -> None:
     loader = al.DataLoader(al.from_iterable(list(range(500))).map(evil), batch_size=50)
     before: str = loader._repr_html_()
-    assert "No batch has come yet" in before
+    assert "No batch was delivered yet" in before
     list(loader)
     shown = loader._repr_html_()
     report = loader.report()._repr_html_()

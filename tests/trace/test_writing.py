@@ -175,7 +175,8 @@ def test_a_file_at_its_limits_is_written_in_about_a_second(tmp_path: Path) -> No
         kept.slices.setdefault(number % 4, []).append(Slice(0, "decode", at_s, at_s + 1e-6))
     for number in range(counters._MOST_FLIGHTS):
         at_s, shard = start_s + number * 1e-6, f"https://example.com/train-{number:05d}.tar"
-        kept.flights.append((number % 4, Flight(shard, 0, 4096, 4096, at_s, at_s, at_s + 1e-6, True)))
+        flight = Flight(shard, 0, 4096, 4096, at_s, at_s, at_s + 1e-6, True)
+        kept.flights.setdefault(number % 4, []).append(flight)
     began_s = time.thread_time()  # of this thread: others share the machine
     passed.close()
     assert time.thread_time() - began_s < 1.5
