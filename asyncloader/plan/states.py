@@ -256,9 +256,9 @@ def save_state(cursor: Cursor, dataset: Mapping[str, Any], world: World) -> dict
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states of all ranks into one, which any number of ranks that divides the lanes can load.
 
-    It is their union: a few KB for each rank. Each loader takes from it what belongs to its own lanes, so
-    every rank loads the same merged state. Where all ranks had taken equally many steps, the remaining
-    batches come in the same global order, whatever the new number of ranks; otherwise each still comes once.
+    The result is their union, of a few KB for each rank. Every rank loads the same merged state, and takes
+    the part of its own lanes. If all ranks had taken the same number of steps, the remaining batches come in
+    the same global order with any new number of ranks; otherwise each batch still comes once.
 
     Example:
         ```python
@@ -272,18 +272,17 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ```
 
     Args:
-        states: What ``state_dict()`` returned on each rank, in any order, saved at the same step. A merged
-            state counts for all of its ranks. Where ranks are several processes (``mesh=``), the state of one
-            of them is enough, and those of all are accepted.
+        states: What ``state_dict()`` returned on each rank, saved at the same step, in any order. A merged
+            state counts for all of its ranks. If several processes read the same (``mesh=``), the state of
+            one of them is enough.
 
     Returns:
         A new dict of JSON values.
 
     Raises:
-        ValueError: The states are of different datasets, world sizes or epochs; a rank is there twice, or
-            is missing; processes of one rank differ; or one of them is not the state of a stream. A rank at
-            the beginning of the next epoch may be merged with others that are still in this one: it has
-            delivered all that it had.
+        ValueError: The states have different datasets, world sizes or epochs; a rank comes twice or is
+            missing; the processes of a rank differ; or a state is not that of a stream. A rank that has
+            ended the epoch may be merged with others that are still in it.
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise ValueError(

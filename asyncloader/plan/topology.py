@@ -308,14 +308,14 @@ def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The place of one lane: what a source of your own needs to yield only its part.
+    """The place of a lane, from which a source of your own finds the part that it should yield.
 
     Attributes:
         lane: Number of this lane, from 0, over all ranks and workers.
         lanes: How many lanes share the dataset; each sample belongs to exactly one of them.
-        rank: Rank that reads this lane.
-        world_size: Number of ranks.
-        epoch: Number of the pass over the dataset, from 0; mix it into your own shuffling.
+        rank: The rank that reads this lane.
+        world_size: The number of ranks.
+        epoch: Number of the epoch, from 0; use it in the seed of your own shuffling.
     """
 
     lane: int = 0
@@ -334,7 +334,14 @@ class Topology:
         return object.__getattribute__(self, name)
 
     def split(self, items: Iterable[T]) -> Iterator[T]:
-        """Return this lane's part of ``items``: every ``lanes``-th one, starting at ``lane``."""
+        """Return this lane's part of ``items``: every ``lanes``-th one, starting at ``lane``.
+
+        Args:
+            items: An iterable that yields the same items in the same order in every lane.
+
+        Returns:
+            An iterator. It reads all items and yields those of this lane.
+        """
         return islice(iter(items), self.lane, None, self.lanes)
 
 
@@ -367,7 +374,7 @@ def get_topology() -> Topology:
 
     Returns:
         A ``Topology`` with ``lane``, ``lanes``, ``rank``, ``world_size``, ``epoch`` and ``split(items)``.
-        Outside of a loader it is that of one lane in a world of one, so that a dataset also works alone.
+        Outside of a loader it describes a single lane of a single rank, so that a dataset also works alone.
     """
     here = _current.get()
     if here is None:
