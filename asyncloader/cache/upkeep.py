@@ -77,7 +77,7 @@ def prune_cache(
         ValueError: The cache in it is not private; neither limit was given, or one below 0.
     """
     if to_bytes is None and older_than_s is None:
-        raise ValueError("say how far to prune: to how many bytes, or files unused for how long")
+        raise ValueError("prune needs a limit: the bytes to keep, or the longest time without use")
     if min(to_bytes or 0, older_than_s or 0) < 0:
         raise ValueError(f"limits should be 0 or more, but got {to_bytes} bytes, {older_than_s} s")
     with open_cache(cache_dir) as folder:

@@ -140,7 +140,7 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(
         f"expected an empty batch of tensors, arrays, mappings, lists, tuples, numbers and strings, "
         f'but found a {type(value).__name__}, which uneven="pad" cannot send to a rank that never had a '
-        "batch: let collate_fn's method empty(batch) return none"
+        "batch: leave it out of what collate_fn's method empty(batch) returns"
     )
 
 

@@ -238,8 +238,8 @@ def _field_of(sample: Any, name: str) -> Any:
         return _length_of(sample[name])
     except (KeyError, TypeError, IndexError):
         raise ValueError(
-            f"expected samples that are mappings with a field {name!r}, whose length counts; give another "
-            "name as length=, or a function of a sample"
+            f"expected samples that are mappings with the field {name!r}, whose length is needed; pass "
+            "another name as length=, or a function of a sample"
         ) from None
 
 
@@ -252,7 +252,7 @@ def _length_of(value: Any) -> Any:
         return len(value)
     except TypeError:
         raise ValueError(
-            f"expected a sequence, whose length counts, or a number, but found {type(value).__name__}"
+            f"expected a sequence or a number as the length of a sample, but found {type(value).__name__}"
         ) from None
 
 

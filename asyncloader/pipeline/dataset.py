@@ -374,13 +374,13 @@ class Dataset:
         """
         source = self._stages.source
         if not isinstance(source, Shards) or source.formats[0] != "parquet":
-            raise ValueError(f"class_names is noted in shards of Parquet, and the dataset is of {source!r}")
+            raise ValueError(f"class_names needs shards of Parquet, but the dataset is of {source!r}")
         with source.open_survey(1) as (survey, _):
             found = survey.class_names(source.urls[0], "parquet")
         if column not in found:
             known = ", ".join(map(repr, found)) or "no column"
             raise ValueError(
-                f"the first shard has no names of classes for {column!r}; it has some for {known}"
+                f"the first shard has no names of classes for {column!r}; it has them for {known}"
             )
         return [*found[column]]
 
@@ -397,9 +397,9 @@ class Dataset:
 
         def __init_subclass__(cls, **_: object) -> None:
             raise TypeError(
-                f"al.Dataset is what from_urls and from_iterable make, and is not inherited from, but "
-                f"{cls.__name__} does: inherit from torch.utils.data.Dataset for samples by index, or from "
-                "al.AsyncIterableDataset or torch.utils.data.IterableDataset for a stream"
+                f"al.Dataset cannot be subclassed, since from_urls and from_iterable make it, but "
+                f"{cls.__name__} does so: inherit from torch.utils.data.Dataset for samples by index, or "
+                "from al.AsyncIterableDataset or torch.utils.data.IterableDataset for a stream"
             )
 
         def __getattr__(self, name: str) -> Any:
@@ -413,7 +413,7 @@ class Dataset:
 
         def __getitem__(self, index: object) -> Any:
             raise TypeError(
-                "a dataset is a stream, and has no samples by index: ds.head(n) gives the first as a list"
+                "a dataset is a stream, and has no samples by index: ds.head(n) returns the first as a list"
             )
 
         def __bool__(self) -> bool:

@@ -143,7 +143,7 @@ def refuse_torchdatas(state: object) -> None:
         raise ValueError(
             "expected a state of asyncloader.DataLoader, but got one of torchdata's StatefulDataLoader, "
             "which has another format: finish the epoch with that loader, and begin the next one with this, "
-            "or load nothing and begin the epoch anew"
+            "or load nothing and start the epoch again"
         )
 
 
@@ -314,8 +314,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     merged = State(first.dataset, first.world_size, parts)
     if not merged.is_whole:
         raise ValueError(
-            f"expected the states of all {merged.world_size} ranks, but of {name_ranks(merged.lacking)} "
-            "there is none: what was delivered there would be repeated"
+            f"expected the states of all {merged.world_size} ranks, but got none of "
+            f"{name_ranks(merged.lacking)}: what was delivered there would be repeated"
         )
     merged.joined(parts)
     return write_state(merged)
@@ -332,13 +332,13 @@ def _check_again(
     doubled = [rank for rank, part in sorted(parts.items()) if told[rank] > part.replicas]
     if doubled:
         most = parts[doubled[0]].replicas
-        often = "twice" if most == 1 else f"more often than {most} times, for the processes that it is"
+        often = "twice" if most == 1 else f"more often than {most} times, the number of its processes"
         raise ValueError(f"expected one state of each rank, but {name_ranks(doubled)} came {often}")
     differing = [rank for rank, part in sorted(parts.items()) if before.get(rank, part) != part]
     if differing:
         raise ValueError(
-            f"expected the same of all processes of a rank, but those of {name_ranks(differing)} differ; "
-            "save the states of all processes at the same step"
+            f"expected the same state of all processes of a rank, but those of {name_ranks(differing)} "
+            "differ; save the states of all processes at the same step"
         )
 
 
@@ -374,7 +374,7 @@ def load_state(
             )
     if differences:
         raise ValueError(
-            "this state was saved by another loader; make the two agree, or start anew without it:\n  "
+            "this state was saved by another loader; make the two agree, or start again without it:\n  "
             + "\n  ".join(differences)
         )
     part = saved.joined(saved.parts if saved.is_whole else [world.rank])

@@ -252,7 +252,7 @@ def _names_in(index: str, urls: Sequence[str]) -> list[str]:
     """
     if not scheme_of(index).is_local:
         raise ValueError(
-            "the index is written to a local path: say with -o or output= which, and copy it to the shards"
+            "the index is written to a local path: pass it as -o or output=, and copy the index to the shards"
         )
     folder = os.path.abspath(os.path.dirname(local_path(index)))
     names = [_name_in(folder, url) for url in urls]

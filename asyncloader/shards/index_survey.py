@@ -466,7 +466,7 @@ def index_beside(urls: Sequence[str], option: str) -> str:
     folder = folders.pop()
     if folders or folder is None:
         raise ValueError(
-            f"the shards are not of one folder or prefix: say with {option} where their index is"
+            f"the shards are not of one folder or prefix: pass the place of their index as {option}"
         )
     return os.path.join(folder, INDEX_NAME)
 

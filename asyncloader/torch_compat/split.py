@@ -126,9 +126,9 @@ def warn_of_unsplit(dataset: object, warned: list[Line], line: Line) -> None:
         return
     warned.append(line)
     warnings.warn_explicit(
-        f"{type(dataset).__name__} is read by several workers but never asked get_worker_info(): "
+        f"{type(dataset).__name__} is read by several workers but never called get_worker_info(): "
         "each worker yields all of it, so that every sample comes once for each worker. Wrap it in "
-        "asyncloader.split_iterable(dataset), or divide it in its __iter__",
+        "asyncloader.split_iterable(dataset), or split it in its __iter__",
         UserWarning,
         *line,
     )
