@@ -123,8 +123,8 @@ class Ragged:
                 ``(n, T, ...)`` is used as ``n`` sequences, and a ``Ragged`` as it is, without a copy.
 
         Raises:
-            ValueError: An entry is no sequence, or has a null or something else that is no number; or the
-                trailing shapes differ.
+            ValueError: An entry is not a sequence, or has a null or another value that is not a number; or
+                the trailing shapes differ.
         """
         if isinstance(sequences, Ragged):
             return sequences
@@ -231,7 +231,7 @@ class Ragged:
             columns: Columns in the order of the result, with this one among them.
 
         Returns:
-            The column; None if another one is no ``Ragged``, or if their values cannot be joined.
+            The column; None if one of them is not a ``Ragged``, or if their values cannot be joined.
         """
         ragged = [column for column in columns if type(column) is type(self)]
         values = join_columns([column.flat for column in ragged]) if len(ragged) == len(columns) else None

@@ -395,9 +395,10 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         lanes can load it, and each rank takes its own part.
 
         A map-style loader draws the same order and skips the batches that were delivered, without reading
-        them. If its order or seeds come from torch's default generator, that is set to its state of then. A
-        dataset with a ``load_state_dict`` gets its own state, in each worker. Another iterable dataset is
-        read again from the beginning of the epoch, with a warning. Both need the same number of workers.
+        them. If its order or seeds come from torch's default generator, this call sets that generator to the
+        saved state. A dataset with a ``load_state_dict`` gets its own state, in each worker. Another
+        iterable dataset is read again from the beginning of the epoch, with a warning. Both need the same
+        number of workers.
 
         Args:
             state: What ``state_dict`` or ``merge_states`` returned. ``{}`` makes the loader start again: a
