@@ -318,7 +318,11 @@ def empty_batches(folder: Path) -> None:
 
 
 @mistake(
-    '`device="cuda"` without a GPU', "RuntimeError", "device='cuda'", "needs a CUDA device", "leave device out"
+    '`device="cuda"` without a GPU',
+    "RuntimeError",
+    "device='cuda'",
+    "needs a CUDA device",
+    "leave device out",
 )
 def no_gpu(folder: Path) -> None:
     if torch.cuda.is_available():
