@@ -143,9 +143,8 @@ def check_epoch(asked: int, epoch: int, batches: int, length: int | None) -> Non
     raise ValueError(
         f"the loaded state is in epoch {epoch} after {batches}{of} batches, but set_epoch({asked}) would "
         f"begin epoch {asked}: samples would be repeated or lost. Continue with set_epoch({epoch}), or "
-        "without it; to start again, make a loader and load nothing. A trainer without len(loader), as "
-        "transformers' with max_steps, counts from 0 again: give the dataset a length, or end it with "
-        ".repeat()"
+        "without it; to start again, load nothing. A trainer without len(loader), as transformers' with "
+        "max_steps, counts from 0 again: give the dataset a length, or end it with .repeat()"
     )
 
 
