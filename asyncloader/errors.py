@@ -30,10 +30,18 @@ __all__ = [
 
 
 class Error(Exception):
-    """The base of the library's own errors: ``except al.Error``. Their attributes say where they happened.
+    """The base class of the library's own errors, for ``except al.Error``.
 
-    Each also has a standard exception as a base. Wrong calls raise ``ValueError``, ``TypeError`` or
-    ``RuntimeError``, and functions of yours their own exceptions; these are no ``Error``.
+    Attributes say where an error happened; one that is not known is None. The text of an error is its message
+    with the known ones. Each error also has a standard exception as a base. Wrong calls raise ``ValueError``,
+    ``TypeError`` or ``RuntimeError``, and your functions raise their own exceptions; these are no ``Error``.
+
+    Args:
+        message: What was expected, what was found, and what to do.
+        places: Values of the attributes of the class, by name.
+
+    Raises:
+        TypeError: The class has no such attribute.
     """
 
     # Attributes travel through pickle (``BaseException.__reduce__`` keeps ``__dict__``), so that an error
@@ -58,12 +66,12 @@ class Error(Exception):
 
 
 class StoreError(Error, OSError):
-    """Bytes could not be read: missing object, refused access, cut body, changed object.
+    """Bytes could not be read: a missing object, refused access, a cut body, a changed object.
 
     Attributes:
         shard: The URL or path, without query and user info.
-        status: The HTTP status, where there is one.
-        offset: First byte that could not be read.
+        status: The HTTP status, if the server has answered with one.
+        offset: The first byte that could not be read.
     """
 
     shard: str | None
@@ -72,15 +80,15 @@ class StoreError(Error, OSError):
 
 
 class FormatError(Error, ValueError):
-    """A shard's bytes are not what its format promises: truncated, corrupt or of another format.
+    """A shard is not what its format promises: truncated, corrupt or in another format.
 
-    Also if a shard of Parquet or Arrow lacks a column of ``columns`` or ``filters``, or a column has a type
-    that the filter cannot be applied to. That is only known when the shard is read.
+    It is also raised if a shard of Parquet or Arrow lacks a column of ``columns`` or ``filters``, or has one
+    of a type that the filter cannot be applied to. The library only knows that when it reads the shard.
 
     Attributes:
         shard: The URL or path, without query and user info.
-        offset: Byte offset in the (decompressed) shard at which the fault was found.
-        sample: Index in the shard of the sample being read, counted from 0.
+        offset: Byte in the (decompressed) shard at which the fault was found.
+        sample: Index in the shard, from 0, of the sample that was being read.
     """
 
     shard: str | None
@@ -89,15 +97,15 @@ class FormatError(Error, ValueError):
 
 
 class WorkerDiedError(Error, RuntimeError):
-    """A worker process ended without finishing its work: killed, crashed, or out of memory.
+    """A worker process ended before its work was done: it was killed, crashed or ran out of memory.
 
     Attributes:
         worker: Number of the worker within its rank, from 0.
         pid: Its process id.
-        exitcode: Its exit status; ``-n`` if signal ``n`` ended it; None if that is not known.
+        exitcode: Its exit status, or ``-n`` if signal ``n`` ended it.
         lane: The lane of its next batch.
-        shard: The shard of its next batch, as URL or path, without query and user info; None if not of a
-            shard.
+        shard: The shard of that batch, as URL or path without query and user info; None for a dataset without
+            shards.
         sample: Index, in the shard or the lane's iterable, of the first sample to read for that batch. If
             samples are shuffled, it is the first one of the window.
     """
@@ -111,13 +119,14 @@ class WorkerDiedError(Error, RuntimeError):
 
 
 class RanksError(Error, RuntimeError):
-    """The ranks of a training cannot continue together: one left the pass, was lost, or has ended early.
+    """The ranks of a training cannot continue together: one has left the pass, was lost, or ended early.
 
-    Also before the first batch, if ``uneven=`` is not given and the ranks have unequal or unknown shares.
+    It is also raised before the first batch if ``uneven=`` is not given and the shares of the ranks are
+    unknown or too unequal.
 
     Attributes:
         rank: The rank that raises it.
-        step: Number of the batch of this pass that the ranks did not agree on, from 0.
+        step: Number of the batch in this pass, from 0, on which the ranks did not agree.
     """
 
     rank: int | None
@@ -125,12 +134,12 @@ class RanksError(Error, RuntimeError):
 
 
 class SkipBudgetError(Error, RuntimeError):
-    """More samples or shards were skipped than ``al.SkipErrors`` allows; its cause is the last skipped error.
+    """More samples or shards failed than ``al.SkipErrors`` allows. Its cause is the last skipped error.
 
     Attributes:
-        epoch: Number of the pass.
+        epoch: Number of the epoch, from 0.
         rank: The rank that raises it.
-        lane: The lane that skipped the last one.
+        lane: The lane that skipped the last sample or shard.
     """
 
     epoch: int | None

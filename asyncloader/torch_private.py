@@ -88,7 +88,7 @@ class LoopHooks:
         if self._broken_by is not None:
             raise RuntimeError(
                 f"this iterator was closed before the end of its epoch, by {self._broken_by} while it "
-                "fetched a batch; iterate the loader anew, from its state_dict() if no batch may be missed"
+                "fetched a batch; iterate the loader again, from its state_dict() if no batch may be missed"
             )
         self._told.wait()
         self.is_cut = self._has_index = False

@@ -169,7 +169,11 @@ ELSEWHERE: list[tuple[Callable[[], object], type[Exception], str]] = [
         KeyError,
         r"old name first.*rename\(jpg='image'\)",
     ),
-    (lambda: type("Mine", (al.Dataset,), {}), TypeError, r"Mine does: inherit from torch.utils.data.Dataset"),
+    (
+        lambda: type("Mine", (al.Dataset,), {}),
+        TypeError,
+        r"Mine does so: inherit from torch.utils.data.Dataset",
+    ),
     (lambda: al.Dataset(LIST), TypeError, "not by al.Dataset"),  # type: ignore[arg-type]
     (lambda: al.split(LIST), ImportError, "asyncloader.split is now split_iterable"),  # type: ignore[attr-defined]
     (lambda: al.Topology, ImportError, "now asyncloader.plan.topology.Topology"),  # type: ignore[attr-defined]
@@ -203,5 +207,5 @@ def test_what_other_libraries_have_is_refused_with_what_to_write_instead(row: in
 
 
 def test_class_names_are_of_parquet() -> None:
-    with pytest.raises(ValueError, match="noted in shards of Parquet, and the dataset is of"):
+    with pytest.raises(ValueError, match="needs shards of Parquet, but the dataset is of"):
         al.from_urls("a.jsonl").class_names("label")

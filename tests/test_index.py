@@ -199,7 +199,7 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
     for wrong in (0, "2", 1.5, True):
         with pytest.raises(ValueError, match="concurrency should be a positive integer value, but got"):
             al.build_index(tmp_path / "a.jsonl", concurrency=wrong)  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(ValueError, match="written to a local path: say with -o or output="):
+    with pytest.raises(ValueError, match="written to a local path: pass it as -o or output="):
         al.build_index("http://127.0.0.1:1/a.tar")
     with pytest.raises(ValueError, match="format must be one of"):
         al.build_index(tmp_path / "a.zip", format="zip")
@@ -208,7 +208,7 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_index_is_told_of_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("no json\n")
     (tmp_path / "asyncloader-index.json").write_text('{"of": "another program"}')
-    with pytest.raises(al.FormatError, match="a file of this name that is no index"):
+    with pytest.raises(al.FormatError, match="a file of this name that is not an index"):
         al.build_index(tmp_path / "a.jsonl")
     assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "asyncloader-index.json"]
 

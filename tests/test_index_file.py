@@ -491,7 +491,7 @@ def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
         (["/nowhere/*.tar"], "no file matches"),
         (["/d/a.zip"], "cannot tell the format"),
         (["/d/a.zip", "--format", "zip"], "format must be one of"),
-        (["/d/a.tar", "/e/a.tar"], "not of one folder or prefix: say with -o"),
+        (["/d/a.tar", "/e/a.tar"], "not of one folder or prefix: pass the place of their index as -o"),
         (["/d/a.tar", "-o", "/e/asyncloader-index.json"], "is not below /e"),
         (["/d/a.tar", "-o", "http://h/asyncloader-index.json"], "written to a local path"),
         (["http://h/a.tar?x=1", "http://h/a.tar?x=2", "-o", "m.json"], "two of the shards have one name"),

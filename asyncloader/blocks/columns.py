@@ -66,15 +66,23 @@ def settled(column: Column) -> Column:
 
 
 class Ragged:
-    """``n`` sequences of unequal length: their values end to end, and where each begins.
+    """A column of ``n`` sequences of unequal length: all their values in one array, and where each begins.
 
-    ``len(ragged)`` is ``n``, ``ragged[i]`` and iteration give sequences, as views where values are arrays.
-    ``np.asarray(ragged)`` is ``(n, T, ...)`` if all sequences have the length ``T``, otherwise a ValueError.
-    Do not change the values: parts share them, and their memory may be read-only.
+    ``len(ragged)`` is ``n``. ``ragged[i]`` and iteration return sequences, as views if the values are an
+    array. ``np.asarray(ragged)`` is ``(n, T, ...)`` if all sequences have the length ``T``, and raises
+    ``ValueError`` otherwise. Do not change the values: parts share them, and they may be read-only.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        words = al.Ragged.of([[1, 2, 3], [4], [5, 6]])
+        print(words.lengths, words[2], words.flat)  # [3 1 2] [5 6] [1 2 3 4 5 6]
+        ```
 
     Args:
         values: All values: an array ``(m, ...)``, a ``Ragged`` for sequences of sequences, or a list of
-            objects. There may be values before the first sequence and behind the last.
+            objects. There may be more values before the first sequence and after the last.
         offsets: ``(n + 1,) int64``, rising: sequence ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
 
     Raises:
@@ -92,7 +100,12 @@ class Ragged:
 
     @classmethod
     def over(cls, values: Column, offsets: NDArray[np.int64]) -> Self:
-        """Sequences whose offsets need no check, such as those of a part."""
+        """Make sequences like the constructor, without a check of the offsets.
+
+        Args:
+            values: All values, as for the constructor.
+            offsets: ``(n + 1,) int64``, which the caller knows to be right.
+        """
         ragged = cls.__new__(cls)
         ragged.values = values
         ragged.offsets = offsets
@@ -100,15 +113,18 @@ class Ragged:
 
     @classmethod
     def of(cls, sequences: Sequence[Any] | NDArray[Any] | Ragged) -> Ragged:
-        """Sequences put end to end: arrays or lists of numbers, with the same trailing shape.
+        """Make a column of sequences, copied end to end.
 
-        They should have one dtype; several dtypes are promoted by NumPy. An empty list or array ``(0,)``
-        takes the dtype of the others; empty lists alone are int64. An array ``(n, T, ...)`` is used as ``n``
-        sequences, without a copy.
+        NumPy promotes different dtypes to a common one. An empty list or array ``(0,)`` takes the dtype of
+        the others; empty lists alone are int64.
+
+        Args:
+            sequences: ``n`` arrays or lists of numbers, with the same trailing shape. An array
+                ``(n, T, ...)`` is used as ``n`` sequences, and a ``Ragged`` as it is, without a copy.
 
         Raises:
-            ValueError: An entry is no sequence, or has a null or something else that is no number; or the
-                trailing shapes differ.
+            ValueError: An entry is not a sequence, or has a null or another value that is not a number; or
+                the trailing shapes differ.
         """
         if isinstance(sequences, Ragged):
             return sequences
@@ -168,21 +184,30 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """``(n,) int64``."""
+        """The lengths of the sequences, ``(n,) int64``."""
         return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def flat(self) -> Column:
-        """The values of the sequences, without those before the first and behind the last; a view."""
+        """The values of all sequences, end to end; a view."""
         return part_of(self.values, int(self.offsets[0]), int(self.offsets[-1]))
 
     def part(self, start: int, stop: int) -> Self:
-        """The sequences from ``start`` up to ``stop``, over the same values."""
+        """Return consecutive sequences, which share the values.
+
+        Args:
+            start: The first sequence.
+            stop: The end, exclusive. Both count as in a slice.
+        """
         start, stop, _ = slice(start, stop).indices(len(self))
         return self.over(self.values, self.offsets[start : max(start, stop) + 1])
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
-        """The sequences of these indices, copied end to end in this order."""
+        """Return a copy of some sequences.
+
+        Args:
+            indices: ``(k,)`` indices of sequences, in the order of the result.
+        """
         picked = np.asarray(indices, np.int64)
         starts, stops = self.offsets[:-1][picked], self.offsets[1:][picked]
         lengths = stops - starts
@@ -200,18 +225,25 @@ class Ragged:
         return self.over(values[_places(starts, lengths, offsets)], offsets)
 
     def join(self, columns: Sequence[Column]) -> Self | None:
-        """One column of several, with this one among them; None if they are not alike."""
+        """Join columns to one.
+
+        Args:
+            columns: Columns in the order of the result, with this one among them.
+
+        Returns:
+            The column; None if one of them is not a ``Ragged``, or if their values cannot be joined.
+        """
         ragged = [column for column in columns if type(column) is type(self)]
         values = join_columns([column.flat for column in ragged]) if len(ragged) == len(columns) else None
         lengths = [column.lengths for column in ragged]
         return None if values is None else self.over(values, offsets_of(np.concatenate(lengths)))
 
     def settle(self) -> Column:
-        """The column that a user's function gets."""
+        """Return the column as a user's function gets it: this one."""
         return self
 
     def tolist(self) -> list[Any]:
-        """Lists of lists of Python values."""
+        """Return a list of lists of Python values."""
         return [sequence if isinstance(sequence, list) else sequence.tolist() for sequence in self]
 
 

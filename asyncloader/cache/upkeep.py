@@ -77,7 +77,7 @@ def prune_cache(
         ValueError: The cache in it is not private; neither limit was given, or one below 0.
     """
     if to_bytes is None and older_than_s is None:
-        raise ValueError("say how far to prune: to how many bytes, or files unused for how long")
+        raise ValueError("prune needs a limit: the bytes to keep, or the longest time without use")
     if min(to_bytes or 0, older_than_s or 0) < 0:
         raise ValueError(f"limits should be 0 or more, but got {to_bytes} bytes, {older_than_s} s")
     with open_cache(cache_dir) as folder:
@@ -132,20 +132,20 @@ def _listed(folder: CacheFolder) -> tuple[CacheFile, ...]:
 
 
 def verify_cache(cache_dir: str | os.PathLike[str]) -> list[str]:
-    """Read every shard of a disk cache and compare it with its digest; move the bad ones to quarantine.
+    """Compare every shard in a disk cache with its digest, and move the bad ones to quarantine.
 
-    Processes can go on using the cache. A shard whose file was moved is downloaded again when it is needed.
-    ``asyncloader cache verify DIR`` does the same, and prints how much is there.
+    Other processes can use the cache meanwhile. A shard that was moved is downloaded again when it is needed.
+    ``asyncloader cache verify DIR`` does the same, and prints how much there is.
 
     Args:
-        cache_dir: As given to ``from_urls``.
+        cache_dir: The folder, as for ``from_urls``.
 
     Returns:
-        The new names of the bad files, below ``cache_dir``. Their URLs are not known: the cache stores none.
+        The new paths of the bad files, relative to ``cache_dir``. The cache does not know their URLs.
 
     Raises:
         FileNotFoundError: There is no such folder, or no cache in it.
-        ValueError: The cache in it is not private; see ``from_urls``.
+        ValueError: Other users could have written to the cache.
     """
     return audit(cache_dir).bad
 

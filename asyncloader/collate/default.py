@@ -37,19 +37,18 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """Stack a list of samples into a batch, by the rules of ``torch.utils.data.default_collate``.
 
     Args:
-        batch: ``B`` samples of like structure. The first one decides: its keys, its types.
+        batch: ``B`` samples of the same structure. Keys and types are those of the first one.
 
     Returns:
-        The structure of one sample with every leaf batched: tensors and NumPy arrays of shape ``S``
-        become a tensor ``(B, *S)`` of their dtype, a Python ``int`` ``(B,) int64``, ``float``
-        ``(B,) float64``, ``bool`` ``(B,) bool``. Strings and bytes, such as ``__key__`` and
-        ``__url__``, stay a list. Mappings, namedtuples and lists keep their type, a tuple becomes a
-        list.
+        The structure of a sample, with a batch in place of each value. Tensors and NumPy arrays of shape
+        ``S`` become a tensor ``(B, *S)`` of their dtype. Numbers become a tensor: ``int`` ``(B,) int64``,
+        ``float`` ``(B,) float64``, ``bool`` ``(B,) bool``. Strings and bytes, such as ``__key__`` and
+        ``__url__``, become a list. Mappings, namedtuples and lists keep their type; a tuple becomes a list.
 
     Raises:
-        Exception: What torch raises, with the same type and message: RuntimeError for unequal shapes or
-            lengths, TypeError for a type without a rule, KeyError for a field that a later sample lacks,
-            IndexError for an empty batch. A note names the field and the entries.
+        Exception: What torch raises, with the same type and message: ``RuntimeError`` for unequal shapes or
+            lengths, ``TypeError`` for a type without a rule, ``KeyError`` for a field that a later sample
+            lacks, ``IndexError`` for an empty batch. A note names the field and the entries.
     """
     try:
         made = collate_plain(batch)
@@ -60,20 +59,19 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(sample: Any) -> Any:
-    """Turn a sample's arrays into tensors, by the rules of ``torch.utils.data.default_convert``.
+    """Turn the arrays of a sample into tensors, by the rules of ``torch.utils.data.default_convert``.
 
     Args:
-        sample: One sample, not batched (``batch_size=None``).
+        sample: One sample, without a batch dimension (``batch_size=None``).
 
     Returns:
-        The sample with NumPy arrays and scalars as tensors of the same shape and dtype, over the array's
-        memory if torch can. Read-only arrays are copied, since a tensor can be written to, and torch would
-        warn. Python numbers, strings, bytes, arrays of strings or objects and anything else stay as they
-        are. A tuple becomes a list.
+        The sample with NumPy arrays and scalars as tensors of the same shape and dtype. Tensors share the
+        memory of arrays where torch can do that; read-only arrays are copied. A tuple becomes a list. Python
+        numbers, strings, bytes, arrays of strings or objects and all other values stay as they are.
 
     Raises:
-        Exception: What torch raises, with the same type and message: TypeError for a dtype that it lacks. A
-            note names the field.
+        Exception: What torch raises, with the same type and message: ``TypeError`` for a dtype that torch
+            does not have. A note names the field.
     """
     import torch.utils.data
 

@@ -31,10 +31,13 @@ def empty_like(batch: Any, collate_fn: Callable[[Any], Any] | None = None) -> An
 
 
 def is_empty(batch: Any) -> bool:
-    """Return whether a batch has no samples, as ``uneven="pad"`` makes it for a rank that has none left.
+    """Return whether a batch has no samples.
+
+    With ``uneven="pad"``, a rank that has no samples left gets such batches.
 
     Args:
-        batch: Its first tensor or array decides, ``(0, ...)`` or not; without one, its first list.
+        batch: A batch of the loader. It is empty if its first tensor or array has the shape ``(0, ...)``;
+            without a tensor or array, its first list decides.
     """
     for leaf in _leaves(batch):
         return len(leaf) == 0
@@ -128,7 +131,7 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(
         f"expected an empty batch of tensors, arrays, mappings, lists, tuples, numbers and strings, "
         f'but found a {type(value).__name__}, which uneven="pad" cannot send to a rank that never had a '
-        "batch: let collate_fn's method empty(batch) return none"
+        "batch: leave it out of what collate_fn's method empty(batch) returns"
     )
 
 

@@ -110,9 +110,7 @@ class PadField:
 
 @dataclass(frozen=True)
 class Pad:
-    """A ``collate_fn`` that pads the named fields and stacks the others.
-
-    It takes the samples of a batch, which are mappings, and returns a dict of tensors.
+    """A ``collate_fn`` that pads the named fields and stacks the others. Samples are mappings.
 
     Example:
         ```python
@@ -126,41 +124,40 @@ class Pad:
         ```
 
     Args:
-        fields: For each field to pad, the padding value: 0 for tokens, since an embedding with
-            ``padding_idx=0`` and a masked sum both want it; -100 for labels, which ``cross_entropy`` ignores.
-            Or a mapping of the field's own options, from ``value``, ``side``, ``multiple_of``,
-            ``max_length``, ``overflow`` and ``dtype``, as in
-            ``{"labels": {"value": -100, "max_length": 512}}``. ``dtype`` is what the field is converted to,
-            which raises where it would change a value. A field holds one sequence ``(T_i, ...)`` per sample:
-            a list of numbers, a NumPy array, a CPU tensor, or bytes (as uint8). Dtype and trailing dimensions
-            are the same throughout a batch.
-        side: The side that is padded, unless a field sets its own, as with the next three options.
-            ``"right"``: packing, losses and most encoders expect it; ``"left"`` keeps the ends of prompts
-            together for generation.
+        fields: The padding value of each field to pad, such as 0 for tokens, which an embedding with
+            ``padding_idx=0`` expects, or -100 for labels, which ``cross_entropy`` ignores. Instead of a
+            value, a mapping of options for this field: ``value``, ``side``, ``multiple_of``, ``max_length``,
+            ``overflow`` and ``dtype``, as in ``{"labels": {"value": -100, "max_length": 512}}``. The field is
+            converted to ``dtype``; a value that would change is an error. A field holds one sequence
+            ``(T_i, ...)`` per sample: a list of numbers, a NumPy array, a CPU tensor, or bytes (as uint8).
+            Dtype and trailing dimensions are the same in the whole batch.
+        side: The side to pad, unless a field sets its own; the same holds for the next three options.
+            ``"right"`` by default, which packing, losses and most encoders expect. ``"left"`` aligns the ends
+            of prompts for generation.
         multiple_of: Round the width ``T`` up to a multiple of this. 1: no rounding. 8 (fp16) to 64 fills the
-            tiles of tensor cores. Equal to ``max_length``, every batch gets that width.
-        max_length: The longest sequence allowed, in positions; a multiple of ``multiple_of``, so that ``T``
-            never passes it. None: no limit.
-        overflow: What to do with a longer sequence. ``"raise"``, since silent loss of data is worse than an
-            error; ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
-        mask: Add ``<field>_mask``. Off by default: the lengths say the same in less memory.
-        sort_by: One of ``fields``: order the batch by its lengths, longest first, as
-            ``pack_padded_sequence`` requires. All fields are permuted alike; equal lengths keep their
-            order. None: the order of the samples.
-        collate_fn: Collates the other fields: it gets the samples without the padded fields, and returns
-            a mapping. By default ``default_collate``, so ``__key__`` and ``__url__`` become lists.
+            tiles of tensor cores. If it equals ``max_length``, every batch has that width.
+        max_length: The longest sequence allowed; a multiple of ``multiple_of``, so that ``T`` never exceeds
+            it. None: no limit.
+        overflow: What to do with a longer sequence. ``"raise"`` by default, since a silent loss of data is
+            worse than an error. ``"truncate"`` cuts it on the padded side: ``"left"`` keeps the end.
+        mask: Add ``<field>_mask``. False by default, since the lengths say the same in less memory.
+        sort_by: One of ``fields``. The batch is sorted by its lengths, longest first, as
+            ``pack_padded_sequence`` requires; sequences of equal length keep their order. None: samples keep
+            their order.
+        collate_fn: A function that gets the samples without the padded fields, and returns a mapping.
+            ``default_collate`` by default, so ``__key__`` and ``__url__`` become lists.
 
     Returns:
-        From a call with ``B`` samples, a dict with the other fields as collated, and for each padded
-        field ``<field>`` ``(B, T, ...)``, ``<field>_lengths`` ``(B,) int64`` and, if asked for,
-        ``<field>_mask`` ``(B, T) bool``, True where data is. ``T`` is the longest sequence of the
-        batch, rounded up to ``multiple_of``; 0 if all are empty.
+        A call with ``B`` samples returns a dict: the other fields as collated, and for each padded field
+        ``<field>`` ``(B, T, ...)``, ``<field>_lengths`` ``(B,) int64`` and, with ``mask=True``,
+        ``<field>_mask`` ``(B, T) bool``, which is True where data is. ``T`` is the length of the longest
+        sequence, rounded up to ``multiple_of``; 0 if all are empty.
 
     Raises:
-        ValueError: At construction, an option is out of range, or names clash. In a call, a field is
-            missing, unequal in dtype or trailing dimensions, too long, or no sequence of numbers, with
-            the entry and its ``__key__``; a padding value does not fit the dtype; a sample has a field
-            with a generated name; or the batch is empty.
+        ValueError: At construction: an option is out of range, or names clash. In a call: a field is missing,
+            too long or not a sequence of numbers, or its dtypes or trailing dimensions differ; the message
+            names the entry and its ``__key__``. Also: a padding value does not fit the dtype, a sample has a
+            field with a generated name, or the batch is empty.
         TypeError: A field has an unknown option; or a sample is not a mapping.
     """
 
@@ -188,6 +185,7 @@ class Pad:
         self._check_names(padding, "fields")
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Make a batch of samples, as described for the class."""
         _check_mappings(samples)
         self._check_names(samples[0], "the samples")
         pieces = {name: _pieces(samples, name, how) for name, how in self._padding.items()}
@@ -210,7 +208,14 @@ class Pad:
         return batch
 
     def from_columns(self, fields: Mapping[str, Column]) -> Any:
-        """The batch of the rows of these columns, or NotImplemented; see ``collate_columns``."""
+        """Make the same batch from columns, which is faster; the loader calls it where it can.
+
+        Args:
+            fields: A column for each field.
+
+        Returns:
+            The batch; ``NotImplemented`` if it can only be made from samples.
+        """
         padding = self._padding
         if not padding.keys() <= fields.keys() or not fields.keys().isdisjoint(self._generated()):
             return NotImplemented
@@ -240,7 +245,7 @@ class Pad:
 
     @property
     def does_without_torch(self) -> bool:
-        """See ``collate_block``: no subclass and no user's function is called."""
+        """Whether a batch can be made without torch: no subclass and no user's function is called."""
         return type(self) is Pad and self.collate_fn is default_collate
 
     def _generated(self) -> list[str]:

@@ -199,12 +199,12 @@ def check_device(device: str | torch.device | None) -> torch.device | None:
         raise ValueError(f"device option should be a CUDA device or 'cpu', but got device={device!r}")
     if not torch.cuda.is_available():
         raise RuntimeError(
-            f"device='{found}' was asked for, but torch finds no CUDA device; "
+            f"device='{found}' needs a CUDA device, but torch finds none; "
             "leave device out to get batches in host memory"
         )
     count = torch.cuda.device_count()
     if found.index is not None and found.index >= count:
-        raise RuntimeError(f"device='{found}' was asked for, but there are only {count} CUDA devices")
+        raise RuntimeError(f"device='{found}' should be one of the {count} CUDA devices, from 'cuda:0' on")
     return found
 
 

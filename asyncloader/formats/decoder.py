@@ -58,7 +58,7 @@ def check_unpacked(what: str, compressed_bytes: int, claimed_bytes: int, advice:
     """
     if claimed_bytes > (most := most_unpacked(compressed_bytes)):
         raise FormatError(
-            f"{what}: {compressed_bytes} bytes are to become {claimed_bytes}; at most {most} are "
+            f"{what}: {compressed_bytes} bytes would become {claimed_bytes}; at most {most} are "
             f"decompressed: it is damaged, or made to use up memory{advice}"
         )
 

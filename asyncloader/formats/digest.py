@@ -107,7 +107,7 @@ class Verifier:
                 f"the bytes of this shard have the {self.algorithm} {found.hex()}, but "
                 f"{self._promised.hex()} was promised: they were damaged on their way or where they are "
                 "stored, or replaced. Read it again; if that fails too, restore the shard, or, if it was "
-                "replaced on purpose, make its index anew",
+                "replaced on purpose, make a new index",
                 shard=shard,
             )
 

@@ -154,8 +154,8 @@ def _schema(config: _Config, block_size: int | None) -> ChunkSchema:
         )
     if holds_tokens != (block_size is not None):
         raise ValueError(
-            "the chunks hold tokens without bounds, as TokensLoader reads them: say how many make a sample, "
-            "by block_size= (--block-size)"
+            "the chunks have tokens for TokensLoader, without samples: pass the number of tokens of a "
+            "sample, by block_size= (--block-size)"
             if holds_tokens
             else "block_size is for chunks written for TokensLoader, but these hold samples: leave it out"
         )

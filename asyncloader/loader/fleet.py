@@ -119,13 +119,13 @@ class WorkerLanes:
             return "whose lanes have ended"
         many = self._job.batching.samples_per_batch
         size = "" if many is None else f", of {many} sample{'s' * (many > 1)},"
-        return f"whose next batch{size} is of lane {lanes[0]} and goes on at {_named(self._places())}"
+        return f"whose next batch{size} is of lane {lanes[0]} and continues at {_named(self._places())}"
 
     def _replace(self, death: WorkerDiedError) -> None:
         """Start another worker, or raise what the consumer gets."""
         most = self._most_restarts
         if not self._has_sent:
-            raise self._located(death, "the one that it had replaced died there too") from None
+            raise self._located(death, "the worker before it died there too") from None
         if most and not self.lanes:
             _log.warning(
                 "%s: all its batches were received, but it has not left the dataset's contexts", death

@@ -144,9 +144,9 @@ class Agreement:
             self._check_here()
             if said.startswith("left "):
                 raise self._error(
-                    f"rank {int(said[5:])} has left the epoch before its end: its loop was left, or raised "
-                    "an error, or only some ranks iterate this loader. Let all ranks take the same number of "
-                    'steps, or say uneven="ignore"'
+                    f"rank {int(said[5:])} has left the epoch before its end: its loop ended early or "
+                    "raised an error, or only some ranks iterate this loader. Let all ranks take the same "
+                    'number of steps, or pass uneven="ignore"'
                 )
             if said.startswith("lost "):
                 raise self._lost(f"as rank {int(said[5:])} has found")
@@ -155,7 +155,7 @@ class Agreement:
                 raise self._error(
                     f"this rank {'has a batch' if has_batch else 'has no batch'} for step {self.steps} and "
                     f"{'others have none' if has_batch else 'others have one'}. Deal lanes equally by an "
-                    'index (asyncloader index), or say uneven="stop" or "pad"'
+                    'index (asyncloader index), or pass uneven="stop" or "pad"'
                 )
             self.steps += verdict not in (StepVerdict.END, StepVerdict.STOP)
         return verdict
@@ -170,8 +170,8 @@ class Agreement:
             said = self._waiting.compare_set("plan", "", plan).decode()
         if said != plan:
             raise self._error(
-                "ranks should deal the same shards, but the indexes or sizes of shards that they know "
-                "differ: samples would be repeated or lost. Give all of them the same shards and index; a "
+                "expected the same shards on all ranks, but their indexes or the sizes of their shards "
+                "differ: samples would be repeated or lost. Use the same shards and index on all ranks; a "
                 "copy on another node may be older"
             )
 
@@ -194,9 +194,9 @@ class Agreement:
                 self._waiting.delete_key(f"{key}/{self.steps - 1}")
         if said != told:
             raise self._error(
-                f"processes that should get the same batches have different ones at step {self.steps}. Do "
-                "all read the same shards, go on from the same state, and skip the same samples? A shard "
-                "that only one of them could not read is skipped by that one alone"
+                f"expected the same batches in all processes of a rank, but they differ at step "
+                f"{self.steps}. Check that all read the same shards, and continue from the same state. With "
+                "SkipErrors, a shard that only one of them cannot read is skipped by that one only"
             )
 
     def share(self, key: str, value: str | None) -> str:
@@ -366,7 +366,7 @@ def keep_in_step(
     if group is None:
         raise RuntimeError(
             f"uneven={options.uneven!r} keeps {options.world.size} ranks in step over torch.distributed's "
-            "process group, and there is none: call torch.distributed.init_process_group() first, or say "
+            "process group, and there is none: call torch.distributed.init_process_group() first, or pass "
             'uneven="ignore"'
         )
     # The same on all ranks, whose shards may lie elsewhere.

@@ -55,7 +55,7 @@ class EpochLengths:
         except UnknownCount as why:
             advice = "Count batches as they come"
             if self.options.batching.samples_per_batch is not None:
-                advice += ", or say with .take(n) at the dataset's end how many samples an epoch has"
+                advice += ", or end the dataset with .take(n), the number of samples of an epoch"
             raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
 
     def known_batches(self, epoch: int) -> int | None:

@@ -65,8 +65,8 @@ def find_reader() -> _BatchReader | None:
         return None
     if epoch is not None and is_early:
         warnings.warn(
-            "Lightning's Trainer opened the loader before it has read where to resume, and does not reopen "
-            "it: samples are repeated, since the training goes on and the loader begins anew. "
+            "Lightning's Trainer opened the loader before it had read where to resume, and does not reopen "
+            "it: samples are repeated, since the training continues and the loader starts again. "
             "trainer.estimated_stepping_batches in configure_optimizers causes this; compute the number of "
             "steps yourself, as len(loader) * epochs",
             stacklevel=users_level(),

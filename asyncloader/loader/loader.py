@@ -75,22 +75,22 @@ class DataLoader(torch.utils.data.DataLoader[T]):
     """Load the batches of a dataset, with ``for`` and with ``async for``.
 
     A subclass of ``torch.utils.data.DataLoader``. The parameters up to ``in_order`` are torch's, with its
-    defaults, meaning and errors; the others are additions. Constructing a loader reads nothing; with workers
-    it starts the process that they are forked from. A pass frees what it holds when its loop ends or is left.
-    As a context manager, a loader closes its latest pass when the block is left.
+    defaults, meaning and errors; the others are additions. The constructor reads nothing; with workers it
+    starts the process that they are forked from. The end of a loop frees what the pass holds, also after a
+    ``break``. As a context manager, a loader closes its latest pass at the end of the block.
 
     The kinds of dataset:
 
     - A stream: a ``Dataset`` (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``. Each pass is
-      the next epoch, shuffled by (seed, epoch). Differences from torch are named below.
+      the next epoch, shuffled by (seed, epoch). The arguments below name the differences from torch.
     - Map style, an object with ``__getitem__``: as in torch. If ``__getitem__`` or ``__getitems__`` is
       ``async def``, the items of a batch are fetched concurrently, at most 48 at a time.
-    - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy, and a warning
-      names a dataset that never calls ``get_worker_info()``; ``asyncloader.split_iterable`` deals it exactly.
-      A plain iterable, or an object with ``__aiter__``, is treated alike.
+    - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy. A warning names
+      a dataset that never calls ``get_worker_info()``; ``asyncloader.split_iterable`` splits it. The same
+      holds for a plain iterable, or an object with ``__aiter__``.
 
-    Lightning makes loaders anew from their arguments. A subclass that takes additions should therefore name
-    them in its signature and keep them as attributes: behind ``**options`` Lightning finds only torch's.
+    Lightning makes new loaders from the arguments of a loader. A subclass with arguments of its own should
+    name them in its signature and keep them as attributes, since Lightning does not see ``**options``.
 
     Example:
         ```python
@@ -104,85 +104,86 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         ```
 
     Args:
-        dataset: See above.
-        batch_size: Samples per batch. None delivers single samples as they are.
-        shuffle: Draw a new order of samples in each epoch; map style only. Streams refuse this option,
-            ``sampler`` and ``batch_sampler``: use ``.shuffle(window, seed=...)`` of the dataset.
+        dataset: The dataset, of one of the kinds above.
+        batch_size: Samples of a batch. None: single samples, without collating them.
+        shuffle: Draw a new order of samples in each epoch, for map-style datasets. Streams refuse this
+            option, ``sampler`` and ``batch_sampler``: use ``.shuffle(window, seed=...)`` of the dataset.
         sampler: An iterable of indices; excludes ``shuffle``.
         batch_sampler: An iterable of lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and
             ``drop_last``.
-        num_workers: Worker processes; 0 loads in this process. A stream is then read on threads, which
-            overlaps I/O with the loop; workers help when making batches takes more CPU than one core has.
-        collate_fn: Makes a batch of a list of samples. None: torch's rules (``default_collate``, or
-            ``default_convert`` if ``batch_size`` is None), or what ``batching`` pads with.
+        num_workers: The number of worker processes. 0: load in this process; a stream is then read on
+            threads, which overlaps I/O with the loop. Workers help if batches need more CPU than one core.
+        collate_fn: A function that makes a batch of a list of samples. None: torch's rules
+            (``default_collate``, or ``default_convert`` if ``batch_size`` is None), or that of ``batching``.
         pin_memory: Deliver batches in page-locked memory. Without an accelerator it warns, as in torch.
         drop_last: Leave out the last batch if it is short; in a stream, that of each lane.
-        timeout: Seconds that a batch may take, and that the workers of a stream may take to start; 0 for no
-            limit. The TimeoutError of a stream says which worker it waits for, whether that runs, sleeps or
-            was stopped, and where its code is; the iterator can be used again after it.
-        worker_init_fn: Called with the worker's number in each worker, after seeding.
-        multiprocessing_context: How workers start; None: torch's default of the platform. Objects are sent
-            with cloudpickle, so lambdas and local classes work. Streams refuse this option: their workers
-            always come from a clean process.
-        generator: Draws the workers' base seed, and the order of samples unless the dataset does. None:
-            torch's default generator; with replicas, one that is seeded with their rank.
-        prefetch_factor: Batches made ahead. With workers, for each of them; None: 2, or 16 with Ray's actors,
-            which send several small batches at a time. A stream takes it without workers too, as the most
+        timeout: The most seconds to wait for a batch, and for the workers of a stream to start; 0 for no
+            limit. The ``TimeoutError`` of a stream names the worker, its state and the line of its code. The
+            iterator stays usable.
+        worker_init_fn: A function that each worker calls with its number, after seeding.
+        multiprocessing_context: How workers start. None: torch's default on the platform. Objects are sent
+            with cloudpickle, so lambdas and local classes work. Streams refuse this option, since their
+            workers always come from a clean process.
+        generator: The generator of the workers' base seed, and of the order of samples unless the dataset has
+            its own. None: torch's default generator; for replicas, one that is seeded with their rank.
+        prefetch_factor: How many batches to make ahead. With workers, for each of them; None: 2, or 16 with
+            Ray's actors, which send several small batches at a time. For a stream without workers, the most
             batches that are made and not delivered; None: 3.
-        persistent_workers: Keep the workers from epoch to epoch. It makes no difference to a stream, whose
-            workers start in milliseconds, except with Ray actors, which start in seconds.
+        persistent_workers: Keep the workers from epoch to epoch. For a stream this only makes a difference to
+            Ray actors, which start in seconds; other workers start in milliseconds.
         pin_memory_device: Deprecated by torch; warns as there.
-        in_order: False delivers each batch as soon as a worker has made it. The order then differs from run
+        in_order: False: deliver each batch as soon as a worker has made it. The order then differs from run
             to run; each batch still comes once, and states stay exact. No difference without workers.
-        device: For streams: deliver batches on this device, copied on a side stream; implies page-locked
-            memory.
-        lanes: For streams: into how many lanes an epoch is dealt, a multiple of the world size. The same
-            number gives the same batches for any number of workers. None: what a loaded state says, or
+        device: For streams: the device on which batches are delivered, copied on a side stream from
+            page-locked memory. None: host memory.
+        lanes: For streams: the number of lanes of an epoch, a multiple of the world size. The same number
+            gives the same batches with any number of workers. None: that of a loaded state, or otherwise
             ranks x max(workers, 1).
-        rank: The rank of this process, given together with ``world_size``. None: that of the process group
-            of ``torch.distributed``, or of the variables that ``torchrun``, ``srun`` or ``mpirun`` set; 0 of
-            1 without them. It does not deal map-style and iterable datasets, whose workers can only read
-            it: use a ``DistributedSampler``, or ``split_iterable``.
-        world_size: The number of ranks. ``rank=0, world_size=1`` reads everything.
-        mesh: For trainings in which several processes read the same (tensor, pipeline, sequence parallel):
-            the data-parallel part of torch's ``DeviceMesh``, ``mesh["dp"]`` or several dimensions, which are
-            flattened. Rank and world size are the place in it and its size. Processes at the same place are
-            replicas, which get identical batches. Excludes ``rank`` and ``world_size``. Without a mesh,
-            ``rank=r // n, world_size=w // n`` makes ``n`` consecutive processes read the same.
-        memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
-            or as a text such as ``"2GB"`` or ``"512 MiB"``; at least 16 MiB. None: 1 GiB, which keeps one
-            process busy for over 200 ms; less is taken where data is near. Shuffle windows, pools and batches
-            in your hands come on top.
+        rank: The rank of this process, together with ``world_size``. None: that of the process group of
+            ``torch.distributed``, or of the variables that ``torchrun``, ``srun`` or ``mpirun`` set, or 0 of
+            1. For map-style and iterable datasets it has no effect except that workers can read it: use a
+            ``DistributedSampler``, or ``split_iterable``.
+        world_size: The number of ranks. With ``rank=0, world_size=1`` this process reads everything.
+        mesh: The data-parallel part of torch's ``DeviceMesh``, for trainings in which several processes read
+            the same (tensor, pipeline, sequence parallel): ``mesh["dp"]``, or several dimensions, which are
+            flattened. Its size is the world size, and the place in it is the rank. Processes at the same
+            place are replicas, which get identical batches. Excludes ``rank`` and ``world_size``. Without a
+            mesh, ``rank=r // n, world_size=w // n`` makes ``n`` consecutive processes read the same.
+        memory_limit: For streams: the most bytes in flight and prefetched in all processes of this rank, as
+            an int or as text such as ``"2GB"`` or ``"512 MiB"``; at least 16 MiB. None: 1 GiB, which keeps
+            one process busy for over 200 ms; a fast store needs less. Shuffle windows, pools and delivered
+            batches are not included.
         progress: For streams: show a tqdm bar.
-        batching: For streams: which samples make a batch, instead of a fixed number of them:
-            ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
-        uneven: For streams: what ranks do when some have no batch for a step and others have one. ``"stop"``:
-            all end, with a warning. ``"pad"``: those without get batches of no samples, which ``is_empty``
-            finds. ``"raise"``: a ``RanksError``. ``"ignore"``: nothing. None: ``"stop"`` if as many processes
-            read as the process group has, since a collective of fewer waits for ever; otherwise
+        batching: For streams: ``TokenBatches``, ``Buckets`` or ``Pack``, which choose the samples of a batch.
+            Excludes ``batch_size`` and ``drop_last``. None: a fixed number of samples.
+        uneven: For streams: what ranks do when only some of them have a batch for a step. ``"stop"``: all
+            end, with a warning. ``"pad"``: the others get batches without samples, which ``is_empty``
+            detects. ``"raise"``: all raise a ``RanksError``. ``"ignore"``: nothing. None: ``"stop"`` if all
+            processes of the process group read, since a collective call of fewer waits forever; otherwise
             ``"ignore"``. If that may leave out more than 2 % of the samples of shards, a pass raises a
             ``RanksError`` before its first batch: use an index, or choose one of the others.
-        worker_restarts: For streams: how many workers that were killed or crashed are replaced in a pass,
-            which continues with the same batches. None: 3, enough for accidents. A second death at the same
-            place is always an error, and what user code raises is never retried.
-        snapshot_every_n_steps: For iterable datasets with a ``state_dict``: after how many batches, in each
-            worker, it is called. 1, since most are cheap; 0: after the first batch only. Streams refuse it:
-            each batch carries its position.
-        audit: For streams: a folder to which each rank appends what it delivered, by shard and sample.
-            ``asyncloader audit`` then proves that an epoch was delivered once, over restarts.
-        on_error: For streams: ``"raise"``, since a sample that is left out unseen is lost; or an
+        worker_restarts: For streams: how many killed or crashed workers a pass replaces; it continues with
+            the same batches. None: 3, enough for accidents. A second death at the same place is always an
+            error, and exceptions of your functions are never retried.
+        snapshot_every_n_steps: For iterable datasets with a ``state_dict``: each worker calls it after this
+            many batches. 1 by default, since most are cheap; 0: after the first batch only. Streams refuse
+            this option, since each batch carries its position.
+        audit: For streams: a folder in which each rank records what it delivered, by shard and sample.
+            ``asyncloader audit`` then proves that an epoch was delivered once, also over restarts. None: no
+            record.
+        on_error: For streams: ``"raise"``, the default, since a skipped sample is lost; or an
             ``al.SkipErrors``, which skips bad samples and shards within a budget.
-        trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for Perfetto, and
-            what a report page shows. The epoch is added to the name of all but the first. None: no trace,
-            since recording costs a little.
-        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster. ``num_workers`` is then 0 or 4.
+        trace: A file, such as ``"run.json"``, that each pass writes at its end, for Perfetto and for a report
+            page. From the second pass on, the name also has the epoch. None: no trace, since recording costs
+            a little.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster; ``num_workers`` is then 0 or 4.
+            None: local processes.
 
     Raises:
-        TypeError: As torch; an option for streams with another dataset; ``snapshot_every_n_steps`` with a
-            stream; for streams, something that cannot be called where a function is expected.
-        ImportError: ``workers`` asks for Ray, and it is not installed.
-        ValueError: As torch, in its words; for streams, options that contradict each other or are out of
-            range.
+        TypeError: As in torch; an option for streams with another dataset; ``snapshot_every_n_steps`` with a
+            stream; or, for streams, an object that cannot be called in place of a function.
+        ImportError: ``workers`` needs Ray, and it is not installed.
+        ValueError: As in torch; or, for streams, options that are out of range or exclude each other.
     """
 
     @with_advice(LOADER_OPTIONS)
@@ -319,28 +320,28 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             return True
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of ``epoch``.
+        """Set the epoch of the next pass.
 
-        A stream starts at the epoch's beginning, unless a position in this very epoch was loaded before:
-        a training loop that calls this at the top of each epoch must not undo a resume. For map-style and
-        iterable datasets the ``set_epoch`` of samplers and dataset is called, if they have one.
+        A stream starts at the beginning of the epoch. If a position in the same epoch was loaded before, it
+        starts there, so that a loop which calls this for each epoch does not undo a resume. For map-style
+        and iterable datasets, it calls the ``set_epoch`` of the samplers and of the dataset, if they have
+        one.
 
         Args:
-            epoch: Its number, from 0.
+            epoch: Number of the epoch, from 0.
 
         Raises:
-            ValueError: ``epoch`` is negative or not an int; or it would drop a loaded position that has
-                batches left.
+            ValueError: ``epoch`` is negative or not an int; or a position in another epoch was loaded, which
+                has batches left.
         """
         self._kind.set_epoch(self, epoch)
 
     def warm_up(self) -> None:
-        """Begin a stream's next iteration now, so that its first batches are ready when the loop begins.
+        """Begin a stream's next pass now, so that its first batches are ready when the loop begins.
 
         Workers start, connections open and batches are read ahead, within the usual limits, while the program
-        builds its model. The loop that follows takes them; ``load_state_dict()`` comes before this call, and
-        a ``set_epoch()`` with the epoch of that iteration may come after it. What the iteration raises is
-        raised in the loop. Its times and rates count from here, and the workers' base seed is drawn here.
+        builds its model. Call ``load_state_dict()`` before it; ``set_epoch()`` with the epoch of the pass may
+        come after it. Errors are raised in the loop. The times in the statistics count from this call.
 
         Example:
             loader.load_state_dict(checkpoint["loader"])
@@ -350,18 +351,18 @@ class DataLoader(torch.utils.data.DataLoader[T]):
                 train(model, batch)
 
         Raises:
-            TypeError: The dataset is no stream: torch's loop draws seeds and order when its loop begins.
-            RuntimeError: The latest iteration has not ended.
+            TypeError: The dataset is not a stream: torch draws seeds and order when the loop begins.
+            RuntimeError: The latest pass has not ended.
         """
         self._kind.warm_up(self)
 
     @property
     def statistics(self) -> Statistics:
-        """Counts and times of the latest pass, as they are now, from any thread; zeros before the first."""
+        """Counts and times of the latest pass, as of now; 0 before the first. Any thread may read it."""
         return self._kind.statistics()
 
     def report(self) -> Report:
-        """What limits the latest pass, which may be running: ``print(loader.report())``.
+        """Return what limits the latest pass, which may be running: ``print(loader.report())``.
 
         Returns:
             An ``al.observe.Report``, whose text has three lines: the rate, the bottleneck, what to change.
@@ -373,49 +374,49 @@ class DataLoader(torch.utils.data.DataLoader[T]):
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch delivered, whatever was prefetched.
 
-        Inside the loop, after the last batch, it says that the epoch is over: resuming gives no batch, and
-        then the next epoch. If ``len(loader)`` was called before the first batch, it is at once the beginning
-        of the next epoch, as it is after the loop has ended.
+        After the last batch, inside the loop, it is the end of the epoch: a resumed loader gives no batch in
+        its first pass, and the next epoch in its second. After the loop, it is the beginning of the next
+        epoch, and inside the loop too if ``len(loader)`` was called before the first batch.
 
         Returns:
             A new dict of JSON values, of a few KB. For map-style and iterable datasets it also has the states
-            of generators, and what the ``state_dict`` of a sampler or dataset returned, as it is.
+            of generators, and what the ``state_dict`` of a sampler or dataset returned.
 
         Raises:
-            Exception: What the ``state_dict`` of a sampler or dataset raised, in its worker or here.
+            Exception: An error of the ``state_dict`` of a sampler or dataset, also in a worker.
         """
         return self._kind.state_dict(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state`` with the next pass.
 
-        The number of workers of a stream may change. So may the number of ranks, with the state that
-        ``merge_states`` makes of those of all ranks: any world size that divides the number of lanes loads
-        it, and each rank takes its own part.
+        For a stream, the number of workers may change. The number of ranks may change too, with the state
+        that ``merge_states`` makes of the states of all ranks: any world size that divides the number of
+        lanes can load it, and each rank takes its own part.
 
-        A map-style dataset draws the same order and skips what was delivered, unread. If its order or seeds
-        come from torch's default generator, that is set at once to its state when ``state`` was made. A
-        dataset with a ``load_state_dict`` gets its own state, in each worker; another iterable one is read
-        again from the beginning of the epoch, with a warning. Both need the same number of workers.
+        A map-style loader draws the same order and skips the batches that were delivered, without reading
+        them. If its order or seeds come from torch's default generator, this call sets that generator to the
+        saved state. A dataset with a ``load_state_dict`` gets its own state, in each worker. Another
+        iterable dataset is read again from the beginning of the epoch, with a warning. Both need the same
+        number of workers.
 
         Args:
-            state: What ``state_dict`` or ``merge_states`` returned. ``{}`` makes the loader begin anew: a
+            state: What ``state_dict`` or ``merge_states`` returned. ``{}`` makes the loader start again: a
                 stream with epoch 0, the others with the next epoch.
 
         Raises:
-            ValueError: The state is of another dataset, shard list, batch size or sampler, of another
-                version, or of one rank of another world; the message names each difference. Nothing is
-                changed then.
+            ValueError: The state has another version, dataset, shard list, batch size or sampler, or is that
+                of one rank in another world; the message names each difference. Nothing has changed then.
         """
         self._kind.load_state_dict(self, state)
 
     # --- life ---
 
     def close(self) -> None:
-        """Stop the latest pass and free what it holds; the loader can be iterated again.
+        """Stop the latest pass and free what it holds. The loader can be iterated again.
 
-        Without workers it waits about five seconds at most for running calls of the dataset's functions, then
-        warns and leaves them. The process that workers are forked from stays for other loaders.
+        Without workers it waits at most about five seconds for running calls of your functions, and then
+        warns. The process that workers are forked from stays for other loaders.
         """
         self._kind.close(self)
 
@@ -438,15 +439,15 @@ class DataLoader(torch.utils.data.DataLoader[T]):
     # --- what others probe ---
 
     def check_worker_number_rationality(self) -> None:
-        """torch's warning of more workers than cores, which is wrong for workers that wait for bytes."""
+        """Warn of more workers than cores, as torch does; not for streams, whose workers wait for bytes."""
         if self._kind.torchs_loop:
             super().check_worker_number_rationality()
 
     @property
     def use_stateful_dataloader(self) -> bool:
-        """accelerate asks this of a loader that it uses as it is: whether to save and load its state.
+        """Whether accelerate should save and load the state of this loader.
 
-        It has one file for all ranks, which all write, so this is False where there are several.
+        It is False if there are several ranks, since accelerate writes the states of all ranks to one file.
         """
         return resolve_world(None, None, lambda: process_group(sys.modules), {}).size == 1
 

@@ -183,8 +183,8 @@ class Passes:
         if delivered < (length := lengths.batches(epoch)):
             warnings.warn(
                 f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
-                "ends: the loop takes len(loader) for the length of all epochs, as Lightning's Trainer does. "
-                "Epochs are of one length if the shards are",
+                "ends: the loop uses one len(loader) for all epochs, as Lightning's Trainer does. All epochs "
+                "have the same length if all shards have",
                 stacklevel=users_level(),
             )
 
@@ -222,7 +222,7 @@ def meter_maker(
     if not os.path.isdir(folder := os.path.dirname(path)):
         raise ValueError(
             f"trace should be the path of a file in an existing folder, but got trace={path!r}, and "
-            f"{folder} is no folder; make it, or name another"
+            f"{folder} is not a folder; make it, or pass another path"
         )
     about = {
         "loader": repr(loader),

@@ -262,8 +262,8 @@ class Run:
         """Refuse a pass of another process."""
         if not self.is_own:
             raise RuntimeError(
-                f"this iterator belongs to process {self._owner}, and a process forked from it would take "
-                "its batches away; iterate the loader anew"
+                f"this iterator belongs to process {self._owner}, and cannot be used in a process forked "
+                "from it; iterate the loader again"
             )
 
     def _check_open(self) -> None:
@@ -275,7 +275,7 @@ class Run:
             # Not StopIteration: a loop that goes on after an error must not take this for the epoch's end.
             raise RuntimeError(
                 "this iterator was closed before the end of its epoch, by an error, close(), or an "
-                "iterator made later that began at the same place; iterate the loader anew, from its "
+                "iterator made later that began at the same place; iterate the loader again, from its "
                 "state_dict() if no batch may be missed"
             )
 

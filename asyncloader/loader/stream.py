@@ -319,8 +319,8 @@ class StreamKind:
         """Log before a first pass which world sizes its states will load into, if they were not chosen."""
         if not self._passes.begun and self._world.size > 1 and self._world.process == 0:
             _log.info(
-                "%d lanes (ranks x workers): what this loader saves goes on with a world size of %s; say "
-                "lanes= with a number that other world sizes divide to go on with those",
+                "%d lanes (ranks x workers): states of this loader can be loaded with a world size of %s; "
+                "for other world sizes, pass lanes= with a number that they divide",
                 self._lane_count,
                 name_world_sizes(self._lane_count),
             )

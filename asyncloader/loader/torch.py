@@ -70,8 +70,8 @@ class TorchKind:
     def check(self, loader: DataLoader[Any], **torchs: Any) -> None:
         if isinstance(self._dataset, PurePath) or (isinstance(self._dataset, str) and "/" in self._dataset):
             raise TypeError(  # not which name: it may be a URL with a signature
-                f"expected a dataset, but got the name of one, a {type(self._dataset).__name__}; "
-                "DataLoader(from_urls(name), ...) reads the shards that it stands for"
+                f"expected a dataset, but got a name, of type {type(self._dataset).__name__}; to read the "
+                "shards of that name, write DataLoader(from_urls(name), ...)"
             )
         values = {name: getattr(loader, name) for name in _STREAM_OPTIONS}
         # No restarts is what torch's loop does anyway.

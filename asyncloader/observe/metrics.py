@@ -103,23 +103,24 @@ METRICS = (
 
 
 class Metrics:
-    """Report what loaders count to the libraries that collect metrics, when those read it.
+    """Export the counts of loaders to Prometheus or OpenTelemetry.
 
-    ``Metrics(train=loader).to_prometheus()``. It starts nothing, and keeps no loader alive: one that
-    was collected as garbage is no longer reported.
+    For example: ``Metrics(train=loader).to_prometheus()``. The libraries read the counts when they collect;
+    this object runs no thread. It does not keep a loader alive, and a loader that no longer exists is not
+    reported.
 
     Args:
-        loaders: By name, which becomes the label ``loader``.
+        loaders: Loaders by name, which becomes the label ``loader``.
     """
 
     def __init__(self, **loaders: MeasuredLoader) -> None:
         self._loaders = WeakValueDictionary[str, MeasuredLoader](loaders)
 
     def add(self, name: str, loader: MeasuredLoader) -> None:
-        """Report this loader too.
+        """Add a loader.
 
         Args:
-            name: A new one, which becomes the label ``loader``.
+            name: A new name, which becomes the label ``loader``.
             loader: A ``DataLoader``.
 
         Raises:
@@ -130,10 +131,10 @@ class Metrics:
         self._loaders[name] = loader
 
     def to_prometheus(self, registry: CollectorRegistry | None = None) -> None:
-        """Register with ``prometheus_client``; once in a registry, and for several loaders one ``Metrics``.
+        """Register with ``prometheus_client``. A registry takes one ``Metrics``, with all loaders.
 
         Args:
-            registry: Its ``REGISTRY`` by default.
+            registry: The registry. None: ``prometheus_client.REGISTRY``.
 
         Raises:
             ImportError: ``prometheus_client`` is not installed.
@@ -149,7 +150,7 @@ class Metrics:
         """Create an instrument for each metric, which OpenTelemetry reads when it exports.
 
         Args:
-            provider: By default the program's own, as ``opentelemetry.metrics.set_meter_provider`` sets it.
+            provider: The meter provider. None: that of ``opentelemetry.metrics.set_meter_provider``.
 
         Raises:
             ImportError: ``opentelemetry`` is not installed.
@@ -164,7 +165,7 @@ class Metrics:
             make(metric.name, [partial(self._observe, metric)], metric.unit, metric.about)
 
     def collect(self) -> Iterator[Family]:
-        """Called by Prometheus: each metric with its values for all loaders."""
+        """Yield each metric with its values for all loaders. Prometheus calls it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}

@@ -144,20 +144,20 @@ class Setup:
 
 @dataclass(frozen=True)
 class Report:
-    """What the bottleneck of a pass is, in three lines: ``print(loader.report())``.
+    """The bottleneck of a pass, in three lines: ``print(loader.report())``.
 
     Attributes:
-        limit: ``"consumer"``; ``"store"``, ``"server"`` (it refuses), ``"memory_limit"`` or ``"cache"`` (it
-            is filled), where batches wait for bytes; ``"decode"``; an operator by its name, such as
-            ``"map(augment)"``; ``"collate"``; ``"transport"``; ``"lanes"``, where one has more to do than
-            the others; ``"ranks"``, another of which is slower; ``"processor"``, which makers wait for more
-            than they work; ``"start"``, of workers, which took most of the pass, or before the first batch.
-            For map-style and iterable datasets also the dataset's own work, such as
-            ``"Images.__getitem__"``; ``"sampler"``; ``"pinning"``; ``"workers"``, where one has more to do
-            than the others.
-        wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch; in a
-            pass of at most one batch, since its beginning.
-        shares: What the threads that make batches did, by stage: parts of their time that add up to 1.
+        limit: The bottleneck. ``"consumer"``: the training loop. While batches wait for bytes: ``"store"``,
+            ``"server"`` (it refuses requests), ``"memory_limit"`` or ``"cache"`` (it is being filled). For
+            work: ``"decode"``, an operator by name, such as ``"map(augment)"``, ``"collate"`` or
+            ``"transport"``. ``"lanes"``: one lane has more work than the others. ``"ranks"``: another rank is
+            slower. ``"processor"``: the threads wait for a processor more than they work. ``"start"``: the
+            start of workers took most of the pass. For map-style and iterable datasets also the work of the
+            dataset, such as ``"Images.__getitem__"``, ``"sampler"``, ``"pinning"``, or ``"workers"``: one
+            worker has more work than the others.
+        wait_share: The share of the time since the first batch, from 0 to 1, in which the consumer waited; in
+            a pass of at most one batch, since the beginning.
+        shares: Shares of the time of the threads that make batches, by stage; their sum is 1.
         lines: What happened, what the bottleneck is, and what to change.
     """
 

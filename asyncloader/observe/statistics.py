@@ -21,15 +21,15 @@ State: TypeAlias = Literal["none", "running", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The requests of all processes of a pass together, without listings of prefixes and globs.
+    """The requests of all processes in a pass, without the listings of prefixes and globs.
 
     Attributes:
-        requests: How many were sent, those sent anew with a renewed URL included, redirects not.
-        retries: How many of them were sent again, after an error or a broken body.
+        requests: Requests that were sent, including those with a renewed URL, without redirects.
+        retries: How many of them were retries, after an error or a broken body.
         throttled: How many were answered with 429 or 503.
-        hedges: How many were sent beside a slow one, for the same bytes.
-        cached: How many shards were downloaded into a cache on disk that had room for them.
-        evicting: How many shards were downloaded into it after others had been evicted.
+        hedges: How many were sent in addition to a slow one, for the same bytes.
+        cached: Shards that were downloaded into a disk cache that had room for them.
+        evicting: Shards that were downloaded into a disk cache after others were evicted.
     """
 
     requests: int = 0
@@ -42,12 +42,12 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of a function that runs on threads of its own.
+    """Calls of a function that runs on its own threads. Times are sums over all calls, in seconds.
 
     Attributes:
-        took_s: How long they took, all together.
-        cpu_s: Their processor time.
-        delay_s: How long they were ready to run and had no processor.
+        took_s: Time from begin to end.
+        cpu_s: Processor time.
+        delay_s: Time in which they were ready to run, but had no processor.
     """
 
     took_s: float
@@ -57,15 +57,15 @@ class Calls:
 
 @dataclass(frozen=True)
 class Maker:
-    """Where the time of one worker has gone, or of the thread that makes batches without workers.
+    """How a worker, or the thread that makes batches without workers, has spent its time.
 
     Attributes:
-        worker: Its number; 0 without workers.
-        stages_s: Seconds by stage. Each moment belongs to one stage, so that together they are the time
-            from the start until its latest report, with a batch at most 0.1 s ago.
-        calls: Of functions that run on threads of their own, by stage.
-        wants_memory: Whether ``memory_limit`` kept it from reading further ahead at its latest report.
-        cpu_s: Processor time of its own thread; ``calls`` are not in it.
+        worker: Number of the worker; 0 without workers.
+        stages_s: Seconds by stage. Each moment belongs to one stage, so their sum is the time from the start
+            to the latest report. Reports come with batches, at most every 0.1 s.
+        calls: Calls of functions that run on their own threads, by stage.
+        wants_memory: Whether ``memory_limit`` prevented reading further ahead at the latest report.
+        cpu_s: Processor time of its own thread, in seconds, without ``calls``.
     """
 
     worker: int
@@ -77,18 +77,18 @@ class Maker:
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums of several passes of a loader.
+    """Sums over several passes of a loader.
 
     Attributes:
-        batches: How many were delivered.
-        samples: In those batches.
-        tokens: In those batches.
-        size_bytes: Of the data in those batches.
-        elapsed_s: From the beginning of each pass to its end.
-        wait_s: How long the consumer has waited in that time.
-        network: The requests for them.
-        worker_restarts: How many workers have died and were replaced.
-        stages_s: Seconds by stage, of all that make batches together.
+        batches: Batches that were delivered.
+        samples: Samples in these batches.
+        tokens: Tokens in these batches.
+        size_bytes: Bytes of these batches.
+        elapsed_s: Seconds from the beginning of each pass to its end.
+        wait_s: Seconds of these in which the consumer waited.
+        network: The requests.
+        worker_restarts: Workers that died and were replaced.
+        stages_s: Seconds by stage, over all workers and threads that make batches.
     """
 
     batches: int = 0
@@ -106,8 +106,8 @@ class Totals:
 class Statistics:
     """Counts and times of a loader's latest pass, at the moment they were read.
 
-    Nothing in it changes afterwards: read ``loader.statistics`` again for later ones. Times are in seconds,
-    and points in time count from the pass's beginning. ``as_dict()`` is plain JSON.
+    The object does not change: read ``loader.statistics`` again for later values. Times are in seconds, and
+    points in time count from the beginning of the pass. ``as_dict()`` returns plain JSON.
 
     Example:
         ```python
@@ -122,44 +122,41 @@ class Statistics:
         ```
 
     Attributes:
-        state: ``"none"`` before the first pass: all else is 0 or empty then; ``"running"``; ``"ended"`` at
-            the pass's end, and when it was left or closed before.
+        state: ``"none"`` before the first pass, when all else is 0 or empty; ``"running"``; or ``"ended"``,
+            also after a ``break`` or ``close()``.
         passes: How many passes the loader has begun, including this one.
-        epoch: Number of the pass's epoch; None where the loader has no such number.
-        batches: How many were delivered.
-        samples: In those batches.
-        tokens: In those batches, without padding, as far as their batching counts them.
-        size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
-            lists within a batch an estimate.
-        elapsed_s: Since the pass began, and until it ended.
-        wait_s: How long the consumer has waited: for the pass to start, for batches, and for the end.
+        epoch: Number of the epoch; None if the loader has no such number.
+        batches: Batches that were delivered.
+        samples: Samples in these batches.
+        tokens: Tokens in these batches, without padding; 0 if the batching does not count them.
+        size_bytes: Bytes of the tensors, arrays, strings and byte strings in these batches, and 8 for each
+            number. Long lists in a batch are estimated.
+        elapsed_s: Time from the beginning of the pass until now, or until its end.
+        wait_s: Time in which the consumer waited: for the pass to start, for batches, and for its end.
         first_batch_s: When the first batch was delivered; None before.
-        components: Samples of each component of a mixture, by its name; empty for other datasets.
-        network: The requests for them, of all processes together.
-        worker_restarts: How many workers have died and were replaced.
-        skipped: Samples and shards that ``on_error=SkipErrors(...)`` has passed over in the epoch, also
-            before a resume; some may be of batches that are ready and not yet delivered.
-        empty_shards: Shards of 0 bytes that the pass has met and that no index says are empty: text or JSON
-            Lines without a line.
-        stopped: Whether the pass was ended with batches left, in step with ranks that had none left.
-        undelivered_batches: How many of these were ready then; the rank may have had more that were not
-            made yet.
-        undelivered_samples: In those undelivered batches.
-        makers: Where the time went of each worker, by its number, or of the thread that makes batches.
-        throttled_s: How long the container's quota has kept its processes from running during the pass, the
-            time of all its processors together; 0 where there is no quota.
-        loop_stages_s: For map-style and iterable datasets with workers: seconds that the loop's process
-            itself worked for the batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what
-            workers have sent.
+        components: Samples of each component of a mixture, by name; empty for other datasets.
+        network: The requests of all processes together.
+        worker_restarts: Workers that died and were replaced.
+        skipped: Samples and shards that ``on_error=SkipErrors(...)`` has skipped in the epoch, also before a
+            resume. Some may belong to batches that are ready, but not yet delivered.
+        empty_shards: Shards of 0 bytes in this pass that no index lists as empty: text or JSON Lines without
+            a line.
+        stopped: Whether the pass ended with batches left, since other ranks had none left.
+        undelivered_batches: How many of these batches were ready. The rank may have had more.
+        undelivered_samples: Samples in these undelivered batches.
+        makers: How each worker, by number, or the thread that makes batches has spent its time.
+        throttled_s: Time in which the quota of the container kept its processes from running, added over all
+            processors; 0 without a quota.
+        loop_stages_s: For map-style and iterable datasets with workers: time of this process by stage.
+            ``"sampler"`` draws indices, ``"receiving"`` unpacks batches of workers.
         earlier: The sums of the passes before this one.
-        batches_before: For a stream, how many batches of the epoch were delivered before this pass, according
-            to the state that it began with. A state does not say how many samples these had.
-        epoch_batches: For a stream, how many batches of the epoch were delivered, those before this pass
-            included, and without those of no samples that ``uneven="pad"`` adds.
-        expected_batches: For a stream, how many batches the rank has of the whole epoch; None where that is
-            unknown.
-        expected_samples: Likewise of samples.
-        is_over: Whether a stream's pass was read to its end, and no rank was stopped with batches left.
+        batches_before: For a stream, batches of the epoch that were delivered before this pass, by the loaded
+            state. A state does not have the number of their samples.
+        epoch_batches: For a stream, batches of the epoch that were delivered, including those before this
+            pass, without the empty ones of ``uneven="pad"``.
+        expected_batches: For a stream, all batches of the epoch on this rank; None if unknown.
+        expected_samples: All samples of the epoch on this rank, likewise.
+        is_over: Whether the pass of a stream was read to its end, and no rank was stopped with batches left.
     """
 
     state: State = "none"
@@ -192,11 +189,11 @@ class Statistics:
 
     @property
     def wait_share(self) -> float:
-        """The part of the time, from 0 to 1, that the consumer has waited."""
+        """The share of the time, from 0 to 1, in which the consumer waited."""
         return min(self.wait_s / max(self.elapsed_s, 1e-9), 1.0)
 
     def totals(self) -> Totals:
-        """The sums of all passes of the loader, including this one: numbers that never become less."""
+        """Return the sums over all passes of the loader, including this one. They never decrease."""
         before = self.earlier
         counts: dict[str, Any] = {
             each.name: getattr(before, each.name) + getattr(self, each.name)
@@ -208,16 +205,19 @@ class Statistics:
         return Totals(**counts, network=network, stages_s=stages_s)
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
+        """Return all attributes and ``wait_share`` as a new dict of JSON values."""
         saved = asdict(self)
         return {**saved, "makers": [*saved["makers"]], "wait_share": self.wait_share}
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> Statistics:
-        """The statistics whose ``as_dict()`` was saved, by this version or an older one.
+        """Make the statistics from a saved ``as_dict()``, of this version or an older one.
+
+        Args:
+            saved: What ``as_dict()`` returned.
 
         Raises:
-            ValueError: It is no such dict.
+            ValueError: ``saved`` is not such a dict.
         """
         try:
             if "batches" not in saved:

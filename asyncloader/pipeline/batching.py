@@ -68,32 +68,48 @@ class Batching:
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
-        """What collates its batches if the user gives no ``collate_fn``; None for the loader's default."""
+        """The ``collate_fn`` if the user gives none; None for the loader's default."""
         return None
 
     @property
     def samples_per_batch(self) -> int | None:
-        """How many samples each batch has but the last; None if that differs."""
+        """The number of samples in each batch except the last; None if it varies."""
         return None
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
-        """The batches from ``start`` on; closing the generator closes the upstream."""
+        """Make the batches of a lane from ``start`` on. The loader calls it.
+
+        Args:
+            upstream: Opens the blocks of samples at a position.
+            start: The position after the last batch.
+            lane: The lane that is read.
+
+        Yields:
+            Each batch with its position. Closing the generator closes the upstream.
+        """
         raise NotImplementedError
 
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
-        """How many batches the lanes make, given how many samples each has; see ``Op.count_samples``.
+        """Return how many batches the lanes make together, for ``len(loader)``.
+
+        Args:
+            count_samples: A function that returns how many samples each lane has; see ``Op.count_samples``.
 
         Raises:
-            UnknownCount: That is not known beforehand, or depends on what the samples are.
+            UnknownCount: The number is not known beforehand, or depends on the samples.
         """
         raise UnknownCount(
             f"how many batches {type(self).__name__} makes depends on how long the samples are"
         )
 
-    def describe(self, **instead: Any) -> Mapping[str, Any]:
-        """What must be equal for a saved state to fit, as JSON values: its options, some in another form."""
+    def describe(self) -> Mapping[str, Any]:
+        """Return the options as JSON values. A saved state only fits a loader with the same ones."""
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.init}  # type: ignore[arg-type]  # all are dataclasses
-        return {"batching": {"kind": self.kind, **options, **instead}}
+        return {"batching": {"kind": self.kind, **options, **self._converted()}}
+
+    def _converted(self) -> Mapping[str, Any]:
+        """The options whose values are no JSON values, as JSON values."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -130,7 +146,7 @@ class FixedSize(Batching):
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         return batch_count(count_samples(), self.batch_size, self.drop_last)
 
-    def describe(self, **instead: Any) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Any]:
         return {"batch_size": self.batch_size, "drop_last": self.drop_last}
 
 
@@ -148,7 +164,7 @@ class Single(Batching):
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         return batch_count(count_samples(), 1, False)
 
-    def describe(self, **instead: Any) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, Any]:
         return {"batch_size": None, "drop_last": False}
 
 
@@ -223,8 +239,8 @@ def _field_of(sample: Any, name: str) -> Any:
         return _length_of(sample[name])
     except (KeyError, TypeError, IndexError):
         raise ValueError(
-            f"expected samples that are mappings with a field {name!r}, whose length counts; give another "
-            "name as length=, or a function of a sample"
+            f"expected samples that are mappings with the field {name!r}, whose length is needed; pass "
+            "another name as length=, or a function of a sample"
         ) from None
 
 
@@ -237,7 +253,7 @@ def _length_of(value: Any) -> Any:
         return len(value)
     except TypeError:
         raise ValueError(
-            f"expected a sequence, whose length counts, or a number, but found {type(value).__name__}"
+            f"expected a sequence or a number as the length of a sample, but found {type(value).__name__}"
         ) from None
 
 
@@ -259,19 +275,22 @@ Group: TypeAlias = NDArray[np.int64]
 
 
 class ByLength(Batching):
-    """A batching for which samples have a length."""
+    """A batching that uses the lengths of samples."""
 
     length: Length
     multiple_of: int
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:
-        """Pads ``length``, if that is a field of sequences, and stacks the other fields."""
+        """The ``collate_fn`` by default: it pads the field ``length`` and stacks the other fields.
+
+        None if ``length`` is a function, which does not name a field.
+        """
         return PadLongest(self.length, self.multiple_of) if isinstance(self.length, str) else None
 
-    def describe(self, **instead: Any) -> Mapping[str, Any]:
+    def _converted(self) -> Mapping[str, Any]:
         length = self.length if isinstance(self.length, str) else f"{name_of(self.length)}()"
-        return super().describe(length=length, **instead)
+        return {"length": length}
 
     def _check_length(self) -> None:
         if not isinstance(self.length, str) and not callable(self.length):
@@ -309,7 +328,7 @@ _POOL_BATCHES = 16
 class Buckets(ByLength):
     """Batches of samples of similar length: each batch is from one bucket, a range of lengths.
 
-    Each bucket has a batch size of its own. Lengths may be of any unit, seconds too. Give it to
+    Each bucket has its own batch size. Lengths may have any unit, such as seconds. Pass it as
     ``DataLoader(batching=...)``.
 
     Example:
@@ -323,25 +342,25 @@ class Buckets(ByLength):
         ```
 
     Args:
-        length: The name of a field, whose length counts if it is a sequence and its value if it is a number;
-            or a function of a sample that returns the length. A function does not say which field to pad:
-            give ``collate_fn=al.Pad({field: 0})`` too.
+        length: The name of a field, or a function of a sample that returns the length. Of a field, the length
+            of a sequence counts, or the value of a number. A function does not name a field to pad, so pass
+            ``collate_fn=al.Pad({field: 0})`` too.
         bounds: The bounds between the buckets, in rising order. Bucket ``i`` has the lengths from
-            ``bounds[i - 1]`` up to ``bounds[i]``, exclusive; one more bucket has those from the last bound
-            on.
-        batch_sizes: Samples of a batch, for each bucket; so one more than ``bounds``.
-        pool: A lane collects so many consecutive samples in memory and makes batches of them. What a bucket
-            has left at a pool's end makes a short batch, so that a position is a place in one pool.
-            None: sixteen times the sum of ``batch_sizes``; about every sixteenth batch is then short.
-            Give less if so many samples do not fit into memory.
-        multiple_of: What the default ``collate_fn`` rounds widths up to; a ``Pad`` of your own rounds by
-            itself. 1: no rounding.
+            ``bounds[i - 1]`` up to ``bounds[i]``, exclusive. One more bucket has the lengths from the last
+            bound on.
+        batch_sizes: The number of samples in a batch, for each bucket; one more number than ``bounds``.
+        pool: How many consecutive samples a lane collects in memory to make batches of them. The samples that
+            remain in a bucket at the end of a pool make a short batch, so that a position is a place in one
+            pool. None: sixteen times the sum of ``batch_sizes``; about one batch in sixteen is then short.
+            Pass less if so many samples do not fit into memory.
+        multiple_of: The default ``collate_fn`` rounds widths up to a multiple of this. 1: no rounding. A
+            ``Pad`` of your own has its own ``multiple_of``.
 
     Raises:
         TypeError: ``length`` is neither a name nor a function.
-        ValueError: Bounds that do not rise, another number of batch sizes, or an option out of range. While
-            iterating: a sample without the field, or with a length that is no number of 0 or more; a note
-            says which.
+        ValueError: ``bounds`` do not rise, ``batch_sizes`` has another number of entries, or an option is out
+            of range. While iterating: a sample lacks the field, or its length is not a number of 0 or more; a
+            note names the sample.
     """
 
     length: Length = "tokens"
@@ -375,11 +394,21 @@ class Buckets(ByLength):
             )
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        """Make the batches of a lane. The loader calls it.
+
+        Args:
+            upstream: Opens the blocks of samples at a position.
+            start: The position after the last batch.
+            lane: The lane that is read.
+
+        Yields:
+            Each batch with its position.
+        """
         return self._of_pools(upstream, start, lane, self._pool_samples)
 
-    def describe(self, **instead: Any) -> Mapping[str, Any]:
+    def _converted(self) -> Mapping[str, Any]:
         lists = {"bounds": list(self.bounds), "batch_sizes": list(self.batch_sizes)}
-        return super().describe(**lists, pool=self._pool_samples, **instead)
+        return {**super()._converted(), **lists, "pool": self._pool_samples}
 
     @property
     def _pool_samples(self) -> int:
@@ -402,7 +431,7 @@ class TokenBatches(ByLength):
     """Batches of as many samples as fit ``max_tokens`` once they are padded to one length.
 
     The size of a batch is its number of samples times its longest length, rounded up to ``multiple_of``. That
-    is what a model computes and stores for it, so batches cost nearly the same. Give it to
+    is the number of positions that a model computes, so batches cost nearly the same. Pass it as
     ``DataLoader(batching=...)``.
 
     Example:
@@ -416,26 +445,26 @@ class TokenBatches(ByLength):
         ```
 
     Args:
-        length: The name of a field, whose length counts if it is a sequence and its value if it is a whole
-            number; or a function of a sample that returns the length. A function does not say which field to
-            pad: give ``collate_fn=al.Pad({field: 0})`` too.
-        max_tokens: The most that a batch may have, padding included. Required, since it follows from the
-            memory of the device.
-        max_samples: The most samples of a batch. None: any number, so a batch of very short samples has
-            many. A sample of length 0 takes as much room as one of 1.
-        multiple_of: Widths are rounded up to a multiple of this; 8 to 64 fills the tiles of tensor cores.
-            1: no rounding. A ``Pad`` of your own rounds by itself: give it the same number.
-        pool: Put samples of similar length together. A lane collects so many consecutive samples in memory,
-            sorts them by length and cuts them into batches, whose order is drawn by (seed, epoch, lane,
-            pool). With a pool of a hundred batches, padding is some per cent. None: samples stay in the order
-            in which they come.
-        overlong: What to do with a single sample that is longer than ``max_tokens``. ``"raise"``, the
-            default, since it may not fit the device; ``"alone"`` makes a batch of it.
+        length: The name of a field, or a function of a sample that returns the length. Of a field, the length
+            of a sequence counts, or the value of a whole number. A function does not name a field to pad, so
+            pass ``collate_fn=al.Pad({field: 0})`` too.
+        max_tokens: The most tokens of a batch, padding included. Required, since it follows from the memory
+            of the device.
+        max_samples: The most samples of a batch. None: no limit, so a batch of very short samples has many.
+            A sample of length 0 counts as one of length 1.
+        multiple_of: Round widths up to a multiple of this; 8 to 64 fills the tiles of tensor cores. 1: no
+            rounding. Pass the same number to a ``Pad`` of your own.
+        pool: How many consecutive samples a lane collects in memory, to put those of similar length together.
+            It sorts them by length, cuts them into batches, and draws the order of these by (seed, epoch,
+            lane, pool). With a pool of a hundred batches, a few per cent of the tokens are padding. None:
+            samples keep their order.
+        overlong: What to do with a sample that is longer than ``max_tokens``. ``"raise"``, the default, since
+            it may not fit into the memory of the device. ``"alone"``: make a batch of this sample.
 
     Raises:
         TypeError: ``length`` is neither a name nor a function.
-        ValueError: An option out of range. While iterating: a sample that is too long, without the field, or
-            with a length that is no whole number of 0 or more; a note says which.
+        ValueError: An option is out of range. While iterating: a sample is too long or lacks the field, or
+            its length is not a whole number of 0 or more; a note names the sample.
     """
 
     length: Length = "tokens"
@@ -459,6 +488,16 @@ class TokenBatches(ByLength):
             raise ValueError(f"overlong should be 'raise' or 'alone', but got overlong={self.overlong!r}")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        """Make the batches of a lane. The loader calls it.
+
+        Args:
+            upstream: Opens the blocks of samples at a position.
+            start: The position after the last batch.
+            lane: The lane that is read.
+
+        Yields:
+            Each batch with its position.
+        """
         if self.pool is None:
             return self._in_order(upstream, start, lane)
         return self._of_pools(upstream, start, lane, self.pool)

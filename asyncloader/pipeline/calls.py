@@ -193,30 +193,39 @@ def sample_rng(library: Literal["random"]) -> random.Random: ...
 
 
 def sample_rng(library: Library = "numpy") -> np.random.Generator | torch.Generator | random.Random:
-    """Return the random generator of the sample that a function of the dataset is called for.
+    """Return the random generator of the current sample, for use in a function of the dataset.
 
-    It is keyed by (the seed of the dataset's first ``.shuffle``, or 0 without one; the epoch; the operator;
-    the shard and the sample's index in it; with ``.repeat`` also the repetition). So a sample gets the same
-    augmentation for any number of workers, threads or coroutines, however the samples are shuffled, and again
-    after a resume. In another epoch or repetition it gets another one. In a mixture the component is part of
-    the key, and the seed is that of the component's own first ``.shuffle``. Samples of ``from_iterable`` are
-    keyed by lane and index in it: there the number of lanes matters. Functions of ``.map_batches`` and
-    ``.filter_batches`` get the generator of the first sample of their chunk; there the number of lanes
-    matters too, since it decides which samples are in a chunk.
+    A sample gets the same numbers for any number of workers, threads or coroutines, in any order, and again
+    after a resume; each epoch and each repetition of ``.repeat`` gives it other ones. The generator is seeded
+    by these: the seed of the dataset's first ``.shuffle`` (0 without one), the epoch, the operator, the
+    shard, the sample's index in it, and the repetition. In a mixture, the component is added, and the seed is
+    that of the component's first ``.shuffle``.
+
+    In two cases the numbers also depend on the number of lanes. Samples of ``from_iterable`` have a lane and
+    an index in it instead of a shard. Functions of ``.map_batches`` and ``.filter_batches`` get the generator
+    of the first sample in their chunk.
+
+    Example:
+        ```python
+        import asyncloader as al
+
+        dataset = al.from_iterable(range(100)).map(lambda number: number + al.sample_rng().normal())
+        assert dataset.head(3) == dataset.head(3)
+        ```
 
     Args:
-        library: Which generator: ``"numpy"``, ``"torch"`` (of the CPU) or ``"random"``. Each draws its own
-            numbers.
+        library: The kind of generator: ``"numpy"``, ``"torch"`` (on the CPU) or ``"random"``. Each has
+            numbers of its own.
 
     Returns:
         A ``numpy.random.Generator``, a ``torch.Generator`` or a ``random.Random``. Further calls for the same
-        sample return the same one, so functions that call each other draw further numbers. NumPy keeps its
-        streams from release to release, but not always the results of its methods.
+        sample return the same object, so functions that call each other draw further numbers. NumPy may
+        change the results of its methods in a new release.
 
     Raises:
-        RuntimeError: Called by something else, such as a ``collate_fn``, a thread that the function has
-            started, or a map-style dataset.
-        ValueError: ``library`` is none of the three.
+        RuntimeError: No function of a dataset is being called here: for example in a ``collate_fn``, on a
+            thread that the function has started, or in a map-style dataset.
+        ValueError: ``library`` is unknown.
     """
     if library not in ("numpy", "torch", "random"):
         raise ValueError(f"library should be 'numpy', 'torch' or 'random', but got library={library!r}")
@@ -225,18 +234,20 @@ def sample_rng(library: Library = "numpy") -> np.random.Generator | torch.Genera
 
 @contextmanager
 def sample_seeded() -> Iterator[None]:
-    """Seed the global generators of NumPy, torch and ``random`` for the sample, within a ``with`` block.
+    """Seed the global generators of NumPy, torch and ``random`` for the current sample, in a ``with`` block.
 
-    For functions that draw from these, such as the transforms of torchvision: their draws then have the key
-    of ``sample_rng``. After the block the generators are as they were before.
+    Use it for code that draws from these generators, such as the transforms of torchvision. Their numbers
+    then depend on the same things as those of ``sample_rng``. The end of the block restores the generators.
 
-    The generators belong to the whole process. One thread at a time is in such a block; other threads, such
-    as a training loop without workers, draw from the same numbers meanwhile. So give the loader workers, and
-    leave ``concurrency`` at 1. A coroutine function must not ``await`` in the block.
+    The generators belong to the whole process, so only one thread at a time can enter the block. Other
+    threads, such as a training loop without workers, meanwhile draw from the same generators. Use workers
+    therefore, and leave ``concurrency`` at 1. A coroutine function must not ``await`` in the block.
+
+    Yields:
+        None.
 
     Raises:
-        RuntimeError: As ``sample_rng``; or the block is entered within another one, or by two coroutines at
-            a time.
+        RuntimeError: As for ``sample_rng``; or the block is inside another one, or two coroutines are in it.
     """
     global _seeding_thread
     import numpy as np

@@ -39,11 +39,11 @@ _HEAD_READ_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Dataset:
-    """A source of samples, and the operators applied to them, in order.
+    """A source of samples, and the operators that are applied to them, in order.
 
-    Make one with ``from_urls``, ``from_iterable`` and similar functions; a ``DataLoader`` iterates it. It
-    never changes: each operator returns a new one. It pickles if the functions given to it do. Workers get it
-    by cloudpickle, so lambdas work.
+    Make one with ``from_urls``, ``from_iterable`` and similar functions, and iterate it with a
+    ``DataLoader``. A dataset never changes: each operator returns a new one. It can be pickled if its
+    functions can; workers get it by cloudpickle, so lambdas work.
 
     Example:
         ```python
@@ -71,9 +71,9 @@ class Dataset:
     def map(
         self, fn: Callable[..., Any], *, concurrency: int = 1, context: MakeContext | None = None
     ) -> Dataset:
-        """Replace each sample by ``fn(sample)``, keeping the order.
+        """Replace each sample by ``fn(sample)``. The order stays.
 
-        An exception of ``fn`` keeps its type; notes name the operator, the sample and where it came from. For
+        An exception of ``fn`` keeps its type, and gets notes that name the operator and the sample. For
         random numbers use ``al.sample_rng()``.
 
         Example:
@@ -92,14 +92,14 @@ class Dataset:
         Args:
             fn: A plain function or a coroutine function. Calls of a coroutine function run on the loader's
                 event loop, also while the consumer computes.
-            concurrency: How many calls run at a time, in each lane. 1 by default, since a function may not be
-                thread-safe. Coroutines overlap their waiting; plain functions run on threads, which helps if
+            concurrency: The most calls at a time, in each lane. 1 by default, since a function may not be
+                thread-safe. Coroutines overlap their waiting. Plain functions run on threads, which helps if
                 they release the GIL.
             context: A function that makes an asynchronous context manager, such as ``aiohttp.ClientSession``
-                or a function under ``@asynccontextmanager``. It is entered on the loader's event loop, once
-                in each process and pass, and ``fn`` is called as ``fn(sample, value)`` with its value. It is
-                left after the last call, also when the pass ends early or with an error, and may take four
-                seconds for that. Maps that are given the same ``context`` share its value.
+                or a function under ``@asynccontextmanager``. The loader enters it on its event loop, once in
+                each process and pass, and calls ``fn(sample, value)`` with its value. It leaves the context
+                after the last call, also after a ``break`` or an error, and waits at most four seconds for
+                that. Maps with the same ``context`` share its value. None: ``fn`` gets the sample only.
 
         Returns:
             A new dataset.
@@ -113,7 +113,7 @@ class Dataset:
     def filter(self, predicate: Callable[[Any], object]) -> Dataset:
         """Keep the samples for which ``predicate(sample)`` is true.
 
-        The length of the loader is then not known; with ``.take(count)`` at the end it is.
+        ``len(loader)`` is then unknown, unless ``.take(count)`` follows.
 
         Example:
             ```python
@@ -123,8 +123,8 @@ class Dataset:
             ```
 
         Args:
-            predicate: A plain function. It must return the same for the same sample, since it is called for
-                some samples a second time after a resume.
+            predicate: A plain function. It must return the same for the same sample, since a resume calls it
+                again for some samples.
 
         Returns:
             A new dataset.
@@ -141,55 +141,67 @@ class Dataset:
         batch_size: int,
         concurrency: int = 1,
     ) -> Dataset:
-        """Replace chunks of ``batch_size`` consecutive samples by ``fn(columns)``, keeping the order.
+        """Replace chunks of ``batch_size`` consecutive samples by ``fn(columns)``. The order stays.
+
+        Example:
+            ```python
+            import asyncloader as al
+
+            def add(columns):
+                columns["sum"] = columns["a"] + columns["b"]
+                return columns
+
+            dataset = al.from_iterable([{"a": number, "b": 1} for number in range(100)])
+            print(dataset.map_batches(add, batch_size=32).head(1))
+            ```
 
         Args:
             fn: A plain function of a dict with a column for each field: an array ``(n, ...)``, an
-                ``al.Ragged`` for sequences, or a list of strings, bytes or objects. It returns such a mapping
-                for the same number of samples; that may be the given dict, changed. Lists and tensors in it
-                become columns. The arrays of columns are read-only. It must return the same for the same
-                chunk, since it is called for a chunk a second time after a resume inside it.
-            batch_size: How many samples the function gets; fewer at the end of a lane. It has no default,
-                since results may depend on it. It is independent of the loader's ``batch_size``.
-            concurrency: How many calls run at a time, in each lane, on threads. This helps if they release
-                the GIL, as tokenizers and NumPy do.
+                ``al.Ragged`` of sequences, or a list of strings, bytes or objects. It returns a mapping of
+                columns for the same number of samples, which may be the dict that it got. Lists and tensors
+                in it become columns. The arrays that it gets are read-only. It must return the same for the
+                same chunk, since a resume inside the chunk calls it again.
+            batch_size: Samples of a chunk; the last chunk of a lane may have fewer. It has no default, since
+                results may depend on it. It is independent of the loader's ``batch_size``.
+            concurrency: The most calls at a time, in each lane, on threads. 1 by default; more helps if the
+                function releases the GIL, as tokenizers and NumPy do.
 
         Returns:
             A new dataset.
 
         Raises:
-            TypeError: ``fn`` cannot be called, or is a coroutine function. While iterating: samples are no
-                mappings, or ``fn`` returns something else than columns.
+            TypeError: ``fn`` cannot be called, or is a coroutine function. While iterating: a sample is not a
+                mapping, or ``fn`` does not return columns.
             ValueError: ``batch_size`` or ``concurrency`` is below 1. While iterating: the fields differ from
-                sample to sample, or a column has another number of samples.
+                sample to sample, or ``fn`` returns a column of another number of samples.
         """
         return self._with(MapBatches(fn, batch_size, concurrency))
 
     def filter_batches(self, predicate: Callable[[dict[str, Any]], Any], *, batch_size: int) -> Dataset:
-        """Keep those samples of each chunk of ``batch_size`` that ``predicate(columns)`` selects.
+        """Keep the samples of each chunk of ``batch_size`` that ``predicate(columns)`` selects.
 
         Args:
             predicate: A plain function of a dict of columns, as for ``map_batches``. It returns a boolean
                 mask ``(n,)``, true for the samples to keep: an array, a tensor or a list. It must return the
-                same for the same chunk, since it is called a second time after a resume inside the chunk.
-            batch_size: How many samples the function gets; fewer at the end of a lane.
+                same for the same chunk, since a resume inside the chunk calls it again.
+            batch_size: Samples of a chunk; the last chunk of a lane may have fewer.
 
         Returns:
             A new dataset.
 
         Raises:
-            TypeError: ``predicate`` cannot be called, or is a coroutine function. While iterating: samples
-                are no mappings.
+            TypeError: ``predicate`` cannot be called, or is a coroutine function. While iterating: a sample
+                is not a mapping.
             ValueError: ``batch_size`` is below 1. While iterating: the fields differ from sample to sample,
-                or the result is no such mask.
+                or ``predicate`` does not return such a mask.
         """
         return self._with(FilterBatches(predicate, batch_size))
 
     def shuffle(self, window: int | None = None, *, seed: int = 0, buffer_size: int | None = None) -> Dataset:
         """Permute the shards, and the samples within windows of ``window`` consecutive samples of a lane.
 
-        The order depends on the seed, the epoch and the number of lanes alone. Shards are permuted by the
-        first ``.shuffle`` of a dataset, wherever it is.
+        The order depends only on the seed, the epoch and the number of lanes. The first ``.shuffle`` of a
+        dataset permutes the shards, wherever it stands.
 
         Example:
             ```python
@@ -200,11 +212,12 @@ class Dataset:
             ```
 
         Args:
-            window: Samples per window; each lane holds up to two windows in memory, which do not count in
-                ``memory_limit``. 1,000 by default, as in Hugging Face's ``datasets``: some hundred MB of
-                encoded images.
-            seed: Draws the order, with the epoch. 0 by default, so that each run can be repeated.
-            buffer_size: Another name of ``window``.
+            window: Samples of a window. Each lane holds up to two windows in memory, in addition to
+                ``memory_limit``. 1,000 by default, as in Hugging Face's ``datasets``: about 100 MB of encoded
+                images.
+            seed: The seed of the order; each epoch draws a new one. 0 by default, so that runs can be
+                repeated.
+            buffer_size: Another name for ``window``, as in ``datasets``.
 
         Returns:
             A new dataset.
@@ -222,30 +235,30 @@ class Dataset:
         """Keep only the named fields of each sample, in this order.
 
         Args:
-            fields: Names, one or more.
+            fields: Names of fields, at least one.
 
         Returns:
             A new dataset.
 
         Raises:
-            TypeError: A name is no string.
+            TypeError: A name is not a string.
             ValueError: No field is named.
             KeyError: While iterating: a sample lacks a field.
         """
         return self._with(Select(fields))
 
     def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Dataset:
-        """Give fields other names: ``rename({"jpg": "image"})`` or ``rename(jpg="image")``.
+        """Rename fields: ``rename({"jpg": "image"})`` or ``rename(jpg="image")``.
 
         Args:
-            names: Old names with new ones; for names that are no keywords of Python.
+            names: New names by old names, for names that cannot be keyword arguments.
             more: The same, as keyword arguments.
 
         Returns:
             A new dataset.
 
         Raises:
-            TypeError: A name is no string.
+            TypeError: A name is not a string.
             ValueError: No field is named, or two would get the same name.
             KeyError: While iterating: a sample lacks a field.
         """
@@ -254,51 +267,53 @@ class Dataset:
     def decode(
         self, handlers: Mapping[str, Callable[[bytes], Any]] | None = None, *, concurrency: int = 1
     ) -> Dataset:
-        """Decode the usual fields by their extension: ``json``, ``txt``, ``cls``, ``npy``, images.
+        """Decode fields by their extension: ``json``, ``txt``, ``cls``, ``npy`` and images.
 
-        Files of Hugging Face's data sets, ``{"bytes": ..., "path": ...}``, are decoded by their content if
-        they are images, and by their path's extension otherwise. Pickles are never loaded. Fields with an
-        unknown extension stay bytes.
+        Files in Hugging Face's data sets, ``{"bytes": ..., "path": ...}``, are decoded by their content if
+        they are images, and otherwise by the extension of their path. Fields with an unknown extension stay
+        bytes. Pickles are never loaded.
 
         Args:
-            handlers: Functions of bytes, by extension. They are added to the usual ones, or replace them.
-            concurrency: How many samples are decoded at a time, on threads. More than 1 helps for images.
+            handlers: Functions of bytes, by extension, which are added to the usual ones or replace them.
+                None: only the usual ones.
+            concurrency: The most samples at a time, in each lane, on threads. 1 by default; more helps for
+                images.
 
         Returns:
             A new dataset.
 
         Raises:
-            TypeError: ``handlers`` is no mapping, or holds something other than functions by extension.
+            TypeError: ``handlers`` is not a mapping of extensions to functions.
             ValueError: ``concurrency`` is below 1.
-            FormatError: While iterating: a field cannot be decoded; names field and key.
+            FormatError: While iterating: a field cannot be decoded; the message names the field and the key.
         """
         return self._with(Map(partial(decode_sample, handlers=handlers_with(handlers)), concurrency))
 
     def repeat(self, times: int | None = None) -> Dataset:
-        """Repeat the samples so far ``times`` times in each epoch, in a new order each time if shuffled.
+        """Repeat the samples in each epoch. Shuffled samples come in a new order each time.
 
         Args:
-            times: How often. None, the default, repeats for ever, or until a hundred repetitions in a row had
-                no sample.
+            times: How many times they come in an epoch. None, the default: without end, unless a hundred
+                repetitions in a row have no sample.
 
         Returns:
             A new dataset.
 
         Raises:
             ValueError: ``times`` is below 1.
-            RuntimeError: While iterating, with ``times=None``: a filter behind it has kept none of a hundred
-                repetitions, or of a million samples, and would run for ever.
+            RuntimeError: While iterating, with ``times=None``: a filter after it has dropped all samples of a
+                hundred repetitions, or a million samples in a row, and might run forever.
         """
         return self._with(Repeat(times))
 
     def take(self, count: int) -> Dataset:
-        """Keep only ``count`` samples: each lane keeps the first of its own, an equal part of the count.
+        """Keep only ``count`` samples. Each lane keeps the first of its own, an equal part of the count.
 
-        A lane that has fewer causes one warning at the end of the pass. Every epoch begins at the beginning:
-        without ``.shuffle`` all have the same samples; with it each draws anew.
+        If a lane has too few, a warning comes at the end of the pass. Without ``.shuffle``, all epochs have
+        the same samples; with it, each epoch draws others.
 
         Args:
-            count: How many samples all lanes keep together.
+            count: The number of samples of all lanes together.
 
         Returns:
             A new dataset.
@@ -309,20 +324,21 @@ class Dataset:
         return self._with(Take(count))
 
     def head(self, n: int = 5) -> list[Any]:
-        """Return the first ``n`` samples, to look at: those of epoch 0 in one lane, made in this process.
+        """Return the first ``n`` samples of epoch 0 in a single lane, made in this process, to look at them.
 
-        Functions of the dataset are called only for as many samples as are needed; a ``.shuffle`` fills its
-        first window. Everything is closed when it returns. It blocks: in a coroutine, call it on a thread.
+        It calls the functions of the dataset for as many samples as it needs; a ``.shuffle`` fills its first
+        window. It blocks: in a coroutine, call it on a thread.
 
         Args:
-            n: How many.
+            n: The number of samples.
 
         Returns:
             The samples, in order; fewer than ``n`` if the dataset has fewer.
 
         Raises:
             ValueError: ``n`` is below 1.
-            Exception: What a loader would raise: an error of a store, of a format, of a function.
+            Exception: What a loader would raise: a ``StoreError``, a ``FormatError`` or an error of a
+                function.
         """
         n = as_count("n", n)
         samples: list[Any] = []
@@ -338,31 +354,31 @@ class Dataset:
         return samples
 
     def class_names(self, column: str) -> list[str]:
-        """Return the names of the classes of a column of labels, in the order of the labels from 0 on.
+        """Return the names of the classes in a column of labels.
 
-        Hugging Face's ``datasets`` writes them (``ClassLabel``) to its Parquet files; they are read from the
-        footer of the first shard. It blocks: in a coroutine, call it on a thread.
+        Hugging Face's ``datasets`` writes them (``ClassLabel``) into the footers of Parquet files. This reads
+        the footer of the first shard. It blocks: in a coroutine, call it on a thread.
 
         Args:
-            column: Its name in the shards, whatever ``.rename`` makes of it.
+            column: Name of the column in the shards, before any ``.rename``.
 
         Returns:
-            The names.
+            The names, in the order of the labels from 0.
 
         Raises:
-            ValueError: The dataset is not of Parquet shards, or the column has no such names; the message
-                lists those that have.
+            ValueError: The shards are not Parquet, or the column has no such names; the message lists the
+                columns that have some.
             StoreError, FormatError: The shard cannot be read.
         """
         source = self._stages.source
         if not isinstance(source, Shards) or source.formats[0] != "parquet":
-            raise ValueError(f"class_names is noted in shards of Parquet, and the dataset is of {source!r}")
+            raise ValueError(f"class_names needs shards of Parquet, but the dataset is of {source!r}")
         with source.open_survey(1) as (survey, _):
             found = survey.class_names(source.urls[0], "parquet")
         if column not in found:
             known = ", ".join(map(repr, found)) or "no column"
             raise ValueError(
-                f"the first shard has no names of classes for {column!r}; it has some for {known}"
+                f"the first shard has no names of classes for {column!r}; it has them for {known}"
             )
         return [*found[column]]
 
@@ -379,9 +395,9 @@ class Dataset:
 
         def __init_subclass__(cls, **_: object) -> None:
             raise TypeError(
-                f"al.Dataset is what from_urls and from_iterable make, and is not inherited from, but "
-                f"{cls.__name__} does: inherit from torch.utils.data.Dataset for samples by index, or from "
-                "al.AsyncIterableDataset or torch.utils.data.IterableDataset for a stream"
+                f"al.Dataset cannot be subclassed, since from_urls and from_iterable make it, but "
+                f"{cls.__name__} does so: inherit from torch.utils.data.Dataset for samples by index, or "
+                "from al.AsyncIterableDataset or torch.utils.data.IterableDataset for a stream"
             )
 
         def __getattr__(self, name: str) -> Any:
@@ -395,7 +411,7 @@ class Dataset:
 
         def __getitem__(self, index: object) -> Any:
             raise TypeError(
-                "a dataset is a stream, and has no samples by index: ds.head(n) gives the first as a list"
+                "a dataset is a stream, and has no samples by index: ds.head(n) returns the first as a list"
             )
 
         def __bool__(self) -> bool:
@@ -419,11 +435,12 @@ def stages_of(dataset: Dataset) -> Stages:
 
 
 class AsyncIterableDataset:
-    """A source of your own: subclass it and write ``async def __aiter__(self)`` as a generator.
+    """The base class for an asynchronous source of your own.
 
-    It is iterated once for each lane and epoch, and must yield only that lane's part: call
-    ``get_topology()`` before the first sample. If it does not and there is more than one lane, a
-    ``RuntimeError`` is raised. Pass it to the loader as it is, or to ``from_iterable`` to add operators.
+    Define ``async def __aiter__(self)`` as a generator. The loader iterates it once for each lane and epoch,
+    and it must yield only the part of that lane, which it finds by ``get_topology()``. If it does not call
+    that before its first sample and there are several lanes, the loader raises ``RuntimeError``. Pass the
+    object to the loader, or to ``from_iterable`` to add operators.
 
     Example:
         ```python
@@ -445,7 +462,7 @@ class AsyncIterableDataset:
 def from_iterable(
     make: Make | Callable[[], Iterable[Any] | AsyncIterable[Any]] | Iterable[Any] | AsyncIterable[Any],
 ) -> Dataset:
-    """Make a dataset over iterables of your own, plain or asynchronous.
+    """Make a dataset from iterables of your own, plain or asynchronous.
 
     Example:
         ```python
@@ -456,21 +473,20 @@ def from_iterable(
         ```
 
     Args:
-        make: A function of a ``Topology`` that returns the iterable of one lane, such as
-            ``lambda topology: topology.split(range(1000))``; or an iterable object that calls
-            ``get_topology()`` when it is iterated. Of a list, a tuple or another sequence each lane takes its
-            part. A function without a parameter works for one lane, and for several if it calls
-            ``get_topology()``. While a function or an object is iterated, torch's worker info says
-            worker 0 of 1, so that a library inside it does not split a lane's part once more. An object that
-            uses both raises a ``RuntimeError``, since its samples might come twice.
+        make: One of these. A list, tuple or other sequence: each lane takes its part. A function of a
+            ``Topology`` that returns the iterable of a lane, such as
+            ``lambda topology: topology.split(range(1000))``. A function without a parameter, or an iterable
+            object: with several lanes it must call ``get_topology()``. Meanwhile torch's worker info says
+            worker 0 of 1, so that a library inside does not split the part of a lane again.
 
     Returns:
         The dataset, without operators. Nothing is iterated yet.
 
     Raises:
-        TypeError: ``make`` is neither, or can be iterated only once, as a generator.
-        RuntimeError: While iterating in several lanes: the function or object did not look at its topology,
-            so that every lane would yield the same samples.
+        TypeError: ``make`` is none of these, or can be iterated only once, such as a generator.
+        RuntimeError: While iterating in several lanes: the function or object did not use its topology, so
+            every lane would yield the same samples; or it used both the topology and torch's worker info, so
+            samples might come twice or be lost.
     """
     if isinstance(make, Dataset):
         raise TypeError("from_iterable should get an iterable, but got a dataset: use that as it is")
@@ -499,9 +515,9 @@ def mix(
 ) -> Dataset:
     """Make a dataset that mixes the samples of others, which may have any source, format and operators.
 
-    Each lane draws from its part of each component, by a schedule that depends on (weights, seed, epoch,
-    lane) alone. After any number of draws in a lane each of up to four components is within one sample of its
-    weight's part; with more components, within two.
+    Each lane draws from its part of each component, by a schedule that depends only on (weights, seed, epoch,
+    lane). At any time, the number of draws from a component in a lane differs by at most one sample from the
+    share of its weight; with more than four components, by at most two.
 
     Example:
         ```python
@@ -513,34 +529,34 @@ def mix(
         ```
 
     Args:
-        components: The datasets: in a list, or by names, which messages and statistics then use.
-        weights: How often each is drawn, as numbers with any sum: in the order of the components or by their
-            names. For weights that change, give a mapping of epochs to the weights from that epoch on, such
-            as ``{0: [1, 0], 3: [1, 1]}``, or a function of the epoch. A component with weight 0 is not read
-            in that epoch. None: all equal, whatever their sizes.
-        seed: Draws the schedule. 0 by default, so that each run can be repeated.
-        stop: When a lane ends. In each case, a component without samples in the lane is skipped, and the
-            weights of the others apply among themselves.
+        components: The datasets, in a list or by names, which messages and statistics then use.
+        weights: How often each is drawn, as numbers with any sum, in the order of the components or by their
+            names. Weights that change: a mapping of epochs to the weights from that epoch on, such as
+            ``{0: [1, 0], 3: [1, 1]}``, or a function of the epoch. A component with weight 0 is not read in
+            that epoch. None: equal weights, whatever the sizes.
+        seed: The seed of the schedule. 0 by default, so that runs can be repeated.
+        stop: When a lane ends. A component that has no samples in the lane is always skipped.
 
-            ``"first"``: when a component that is due has ended; or when all that the lane has are endless
-            and others are not. No sample comes twice and the weights hold to the end; the remaining samples
-            of the others are left out. The default, since it repeats no sample and keeps the weights.
+            ``"first"``: as soon as the schedule draws a component that has ended. No sample comes twice and
+            the weights hold to the end, so it is the default; the remaining samples of the others are left
+            out. In a mixture with a finite component, a lane that only has samples of endless ones ends at
+            the first draw of the finite one.
 
-            ``"all"``: when all have ended. One that has ended is left out, and the weights of the others
-            apply among themselves: every sample comes once.
+            ``"all"``: when all components have ended. The weights of the others apply once one has ended.
+            Every sample comes once.
 
-            ``"repeat"``: when every component was read once to its end. Until then one that has ended starts
-            again, in a new order if it is shuffled, as with ``.repeat``: the weights hold to the end and
-            every sample comes.
+            ``"repeat"``: when every component was read to its end once. A component that ends earlier starts
+            again, in a new order if it is shuffled, as with ``.repeat``. The weights hold to the end, and
+            every sample comes at least once.
 
     Returns:
         The dataset.
 
     Raises:
-        TypeError: A component is no dataset, a name no string, ``seed`` no int, or ``weights`` hold something
-            other than numbers.
-        ValueError: No component; ``weights`` that are negative, all 0, or not one for each component; or an
-            unknown ``stop``.
+        TypeError: A component is not a dataset, a name is not a string, ``seed`` is not an int, or
+            ``weights`` are not numbers.
+        ValueError: There is no component; ``weights`` are negative, all 0, or not one for each component; or
+            ``stop`` is unknown.
     """
     names, parts = _named("mix", components)
     number = as_whole(seed)
@@ -552,48 +568,46 @@ def mix(
 
 
 def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
-    """Make a dataset of the samples of others, one after another.
+    """Make a dataset of the samples of others, one dataset after another.
 
-    Each lane reads all that it has of the first, then all that it has of the second, and so on.
+    Each lane reads its part of the first, then its part of the second, and so on.
 
     Args:
-        components: The datasets: in a list, or by names, which messages and statistics then use.
+        components: The datasets, in a list or by names, which messages and statistics then use.
 
     Returns:
         The dataset.
 
     Raises:
-        TypeError: A component is no dataset, or a name no string.
-        ValueError: No component.
+        TypeError: A component is not a dataset, or a name is not a string.
+        ValueError: There is no component.
     """
     return dataset_of(Concat(*_named("concat", components)))
 
 
 def zip_datasets(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool = True) -> Dataset:
-    """Make a dataset that joins the first samples of others to one, then their second samples, and so on.
+    """Make a dataset that joins the samples of others: the first of each to one sample, then the second.
 
-    Lanes are dealt the shards of all components in the same way, so shards at the same place of their lists
-    belong together: give the same number of shards, with the same numbers of samples. Components that are
-    shuffled with the same window and seed stay side by side, and ``al.sample_rng()`` draws the same for the
-    samples of one place in all of them.
+    Shards at the same place in the lists of the components belong together: each component needs the same
+    number of shards, with the same numbers of samples. Components that are shuffled with the same window and
+    seed stay aligned. ``al.sample_rng()`` draws the same numbers for samples at the same place.
 
     Args:
         components: The datasets. With names, a sample is a dict with each component's sample under its
-            name. In a list, a sample is a dict of the fields of all, which must have no field in common but
-            ``__key__`` and ``__url__``; these are the first one's, and keys must be equal.
-        strict: Whether it is an error if a component has more samples in a lane than another one. False:
-            the component that ends first ends the lane, and the remaining samples of the others are left
-            out. True by default, so that no sample is lost unnoticed: components of unequal length are often
-            paired wrongly.
+            name. In a list, a sample is a dict of the fields of all. They must have no field in common except
+            ``__key__``, which must be equal, and ``__url__``; both are taken from the first component.
+        strict: Raise if a component has more samples in a lane than another one. True by default, since
+            components of unequal length are often paired wrongly. False: the shortest component ends the
+            lane, and the remaining samples of the others are left out.
 
     Returns:
         The dataset.
 
     Raises:
-        TypeError: A component is no dataset, or a name no string. While iterating: samples are no mappings,
-            and the components have no names.
-        ValueError: No component. While iterating: unequal numbers of shards in several lanes; unequal
-            lengths, if ``strict``; fields in common; keys that differ.
+        TypeError: A component is not a dataset, or a name is not a string. While iterating: a sample is not a
+            mapping, and the components have no names.
+        ValueError: There is no component. While iterating: with several lanes, the numbers of shards differ;
+            with ``strict``, the lengths differ; components have fields in common, or keys differ.
     """
     names, parts = _named("zip_datasets", components)
     # Shards of the same place belong together, and so go to one lane, whatever an index knows of them.

@@ -225,38 +225,38 @@ def from_mds(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """Make a dataset that streams a data set of MDS as MosaicML's ``streaming`` has written it.
+    """Make a dataset that streams a folder in the format MDS of MosaicML's ``streaming``.
 
-    Its ``index.json`` is read now, once; for servers a separate process does this. It has the number of
-    samples of each shard, so lanes are cut equal to the sample and lengths are known. Shards are checked
-    against it: their lengths, and a digest if a whole shard is read. Samples come in the order of the shards,
-    with the same values as from ``streaming``.
+    The ``index.json`` of the folder is read now, once; for servers a separate process does this. It has the
+    number of samples of each shard, so ``len(loader)`` is exact and all lanes are equally long. The length of
+    each shard is compared with the index, and the digest too if a whole shard is read. Without a
+    ``.shuffle``, samples come in the order of the shards. Values are those of ``streaming``.
 
     Args:
-        root: The folder with the index, a URL or a path as for ``from_urls``, without braces and globs. Use
-            ``concat`` or ``mix`` to join the datasets of several folders (streams).
-        split: A folder below it, as in ``streaming``: ``"train"``.
-        columns: Names of those that become fields, in this order; values of others are not decoded. None, the
-            default, takes all.
-        decode: Open images. False leaves the bytes of image files (``jpeg``, ``png``), and lists of them, to
-            be decoded by a ``.map`` of yours or kept as they are. ``pil`` holds only pixels, and stays an
-            image.
-        storage_options: As of ``from_urls``, and so are the others.
-        network: Time-outs, retries and hedging.
-        renew: For signed URLs that expire; not called for the index, which is read now.
-        cache_dir: Keep shards of servers in this folder.
-        cache_limit: Most bytes kept there.
+        root: URL or path of the folder with the index, as for ``from_urls``, without braces and globs. Join
+            the datasets of several folders (streams) with ``concat`` or ``mix``.
+        split: Name of a folder below it, such as ``"train"``. None, the default: ``root`` itself.
+        columns: Names of the columns that become fields, in this order; other columns are not decoded. None,
+            the default: all columns.
+        decode: Open images. False: keep the bytes of image files (``jpeg``, ``png``) and lists of them, for
+            example to decode them in a ``.map``. A ``pil`` has only pixels, and is always an image.
+        storage_options: Endpoint, credentials and headers, as for ``from_urls``.
+        network: Time-outs, retries and hedging, as for ``from_urls``.
+        renew: A function for presigned URLs that expire, as for ``from_urls``. It is not called for the
+            index.
+        cache_dir: A folder that keeps whole shards of servers, as for ``from_urls``.
+        cache_limit: The most bytes in that folder, as for ``from_urls``.
 
     Returns:
         The dataset, without operators.
 
     Raises:
         TypeError: An option has a wrong type.
-        ValueError: A local folder has no index, the index no shard, an unknown scheme or storage option, a
-            folder that cannot hold a cache, or ``renew`` and shards that are not behind http(s).
+        ValueError: A local folder has no index, or the index has no shard; a scheme or storage option is
+            unknown; the folder cannot hold a cache; or ``renew`` is given without http(s).
         StoreError: The index cannot be read.
-        FormatError: The index is damaged or has another version; shards are no MDS, or in an unknown encoding
-            or compression; or a wanted column does not exist or is a pickle, which is not read.
+        FormatError: The index is damaged or has another version; shards are not MDS, or have an unknown
+            encoding or compression; or a column does not exist or is a pickle, which is not read.
     """
     selection = replace(make_selection(columns, None), decode=decode)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
@@ -306,42 +306,44 @@ def from_litdata(
 ) -> Dataset:
     """Make a dataset that streams the samples of chunks that LitData's ``optimize`` has written.
 
-    Its ``index.json`` is read now, once. It lists the chunks, how many samples each has, and the types of
-    samples, so ``len(loader)`` is exact and lanes are equally long. A sample is a dict: LitData's, if that
-    was a dict. Items of a list or tuple have the keys ``"0"``, ``"1"`` and so on; any other value has the key
-    ``"value"``; a block of tokens has the key ``"tokens"``. Arrays, tensors and Pillow's images are NumPy
-    arrays of the shapes and dtypes that were written; the loader makes tensors of them.
+    The ``index.json`` of the folder is read now, once. It has the number of samples of each chunk and their
+    types, so ``len(loader)`` is exact and all lanes are equally long. A sample is a dict, with the keys that
+    were written. Items of a list or tuple have the keys ``"0"``, ``"1"`` and so on, any other value has
+    ``"value"``, and a block of tokens has ``"tokens"``. Arrays and tensors become NumPy arrays of the same
+    shape and dtype; the loader makes tensors of them. An image of Pillow that was written as ``pil`` is
+    returned as one: make an array of it in a ``.map``.
 
     Args:
         root: URL or path of the folder with ``index.json``, with any scheme of ``from_urls``.
-        block_size: How many tokens make a sample, for chunks written for ``TokensLoader`` and only for those:
-            ``tokens`` is then an array ``(block_size,)``. Remaining tokens at the end of a chunk are left
-            out, as by LitData.
-        columns: Names of the fields of samples, in this order; the values of others are not decoded. None,
-            the default, takes all.
-        decode: Make arrays of images: ``jpeg`` and ``image`` become ``(3, H, W) uint8`` in RGB, rotated as
-            their Exif data say, ``jpeg_array`` a list of such, TIFF what ``tifffile`` makes of it. False
-            leaves the bytes of their files, to be decoded by a ``.map`` of yours.
-        concurrency: How many samples at a time have images decoded, in each lane, on threads. 1, as in
-            ``.map``.
-        storage_options: As of ``from_urls``.
-        network: As of ``from_urls``.
-        renew: As of ``from_urls``.
-        cache_dir: As of ``from_urls``.
-        cache_limit: As of ``from_urls``.
+        block_size: Tokens of a sample, for chunks written for ``TokensLoader`` and only for those. ``tokens``
+            is then an array ``(block_size,)``. The tokens that remain at the end of a chunk are left out, as
+            in LitData.
+        columns: Names of the fields of a sample, in this order; other fields are not decoded. None, the
+            default: all fields.
+        decode: Make arrays of image files. ``jpeg`` and ``image`` become ``(3, H, W) uint8`` in RGB, rotated
+            by their Exif data, ``jpeg_array`` becomes a list of these, and TIFF what ``tifffile`` returns.
+            False: keep the bytes of the files, for example to decode them in a ``.map``.
+        concurrency: The most samples whose images are decoded at a time, in each lane, on threads. 1 by
+            default, as for ``.map``.
+        storage_options: Endpoint, credentials and headers, as for ``from_urls``.
+        network: Time-outs, retries and hedging, as for ``from_urls``.
+        renew: A function for presigned URLs that expire, as for ``from_urls``. It is not called for the
+            index.
+        cache_dir: A folder that keeps whole chunks of servers, as for ``from_urls``.
+        cache_limit: The most bytes in that folder, as for ``from_urls``.
 
     Returns:
-        The dataset; its only operator, if any, decodes images.
+        The dataset. If there are images to decode, its only operator does that.
 
     Raises:
         TypeError: An argument has a wrong type.
         ValueError: ``concurrency`` is below 1; ``block_size`` is missing for chunks of tokens, or given for
-            others; a column that samples do not have; a local folder without an index, an index without
-            chunks, an unknown scheme or storage option, or a folder that cannot hold a cache.
-        ImportError: While iterating: a package that decodes is not installed.
+            others; samples lack a column; a local folder has no index, or the index has no chunks; a scheme
+            or storage option is unknown; or the folder cannot hold a cache.
+        ImportError: While iterating: a package that decodes images is not installed.
         StoreError: The index cannot be read.
         FormatError: The index is damaged; or the chunks are encrypted, hold pickles or values of unknown
-            serializers, or are made for another item loader. The message says what to do.
+            serializers, or are written for another item loader. The message says what to do.
     """
     selection = make_selection(columns, None)
     concurrency = as_count("concurrency", concurrency)

@@ -35,7 +35,7 @@ def from_urls(
 ) -> Dataset:
     """Make a dataset that streams the samples of shards.
 
-    Printing it shows how many shards were found, in which format, and how many an index knows.
+    ``print(dataset)`` shows how many shards there are, their format, and how many of them an index knows.
 
     Example:
         ```python
@@ -49,50 +49,51 @@ def from_urls(
 
     Args:
         urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
-            ``hf://datasets/``, ``file://`` and plain paths, also with ``~``. Brace ranges
-            (``train-{000..127}.tar``) are the way to name many; lists (``{a,b}``) work too. Globs and
-            prefixes (``s3://bucket/train/``) work for all but web servers. They are looked up now, once, and
+            ``hf://datasets/``, ``file://`` and plain paths, also with ``~``. To name many shards, use a brace
+            range (``train-{000..127}.tar``) or a list in braces (``{a,b}``). Globs and prefixes
+            (``s3://bucket/train/``) work everywhere except on web servers. They are looked up now, once, and
             their matches are sorted; for object stores a separate process does this. The lengths of up to
             10,000 local files are looked up too: without an index, whole shards are dealt to lanes by length.
         format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``,
-            ``"mds"``, ``"npy"``, ``"npz"`` or ``"tfrecord"``. None, the default, takes it from the suffix of
-            each shard. Compression is detected from the content.
-        delimiter: The one character that separates fields of CSV and TSV, such as ``";"``. None, the
-            default, is a comma in CSV and a tab in TSV.
-        storage_options: Endpoint, region, credentials, headers, as ``docs/reference/urls.md`` lists them.
-            None, the default, takes what the environment says.
-        network: Time-outs, retries and hedging. None, the default, is ``NetworkPolicy()``, which suits stores
-            near and far.
-        renew: For presigned URLs that expire. It is called with a shard's URL when the server refuses that
-            (400, 401, 403), and returns a newly signed one. Plain functions run on a thread, coroutine
-            functions on the loader's loop. It is not called for a presigned ``index``, which is read now.
-        index: Where the shards' ``asyncloader-index.json`` is, against which each shard is checked. By
-            default it is found beside local shards, in folders that are listed anyway, and, with one request,
-            in the folder that all shards of a web server have in common. None uses no index.
-        cache_dir: Keep whole shards of servers in this folder, for later epochs and runs and for all
-            processes of the machine. None, the default, keeps nothing, since not every disk has room.
-        cache_limit: Most bytes kept there, by all processes that use the folder, as an int or as ``"200GB"``
-            or ``"1 TiB"``. 64 GiB by default: some hundred shards of the usual size.
-        columns: For Parquet, Arrow, MDS and arrays of NumPy: names of the columns that become fields, in this
-            order. Of Parquet and ``.npz`` only these are requested. None, the default, takes all.
-        filters: For Parquet and Arrow: keep the rows that match. An expression of ``pyarrow.compute``, such
-            as ``pc.field("n") > 3``; a list of tuples ``("n", ">", 3)`` that must all hold; or a list of such
-            lists, one of which must hold. Row groups of Parquet whose statistics exclude a match are not
-            requested. A filter may use a column that is not among ``columns``.
+            ``"mds"``, ``"npy"``, ``"npz"`` or ``"tfrecord"``. None, the default: by the suffix of each shard.
+            Compression is detected from the content.
+        delimiter: The character that separates the fields of CSV and TSV, such as ``";"``. None, the default:
+            a comma in CSV and a tab in TSV.
+        storage_options: Endpoint, region, credentials and headers; ``docs/reference/urls.md`` lists them.
+            None, the default: those of the environment.
+        network: Time-outs, retries and hedging. None, the default: ``NetworkPolicy()``, which suits near and
+            distant stores.
+        renew: A function for presigned URLs that expire. It is called with the URL of a shard that the server
+            refuses (400, 401, 403), and returns a newly signed one. A plain function runs on a thread, a
+            coroutine function on the loader's event loop. It is not called for a presigned ``index``, which
+            is read now.
+        index: URL or path of the ``asyncloader-index.json`` of the shards, with which each shard is compared.
+            By default it is looked for beside the shards: in local folders, and with one request in the
+            folder that all shards on a web server have in common. None: use no index.
+        cache_dir: A folder that keeps whole shards of servers, for later epochs and runs and for all
+            processes of the machine. None, the default: keep nothing, since not every disk has room.
+        cache_limit: The most bytes in that folder, for all processes together, as an int or as ``"200GB"`` or
+            ``"1 TiB"``. 64 GiB by default, some hundred shards of the usual size.
+        columns: For Parquet, Arrow, MDS and NumPy: names of the columns that become fields, in this order. In
+            Parquet and ``.npz``, only these are requested. None, the default: all columns.
+        filters: For Parquet and Arrow: which rows to keep. An expression of ``pyarrow.compute``, such as
+            ``pc.field("n") > 3``; a list of tuples such as ``("n", ">", 3)``, all of which must hold; or a
+            list of such lists, one of which must hold. Row groups of Parquet that cannot match by their
+            statistics are not requested. A filter may use a column that is not in ``columns``.
 
     Returns:
         The dataset, without operators. No shard is read yet.
 
     Raises:
-        TypeError: ``urls`` holds something other than strings and paths, or an option has a wrong type.
-        ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
-            match, an index that does not know a shard, a folder that cannot hold a cache, ``renew`` without
-            a shard behind http(s), ``columns`` or ``filters`` for a format without columns, or
-            ``delimiter`` for a format other than CSV and TSV.
+        TypeError: ``urls`` has something other than strings and paths, or an option has a wrong type.
+        ValueError: There is no shard; a scheme, format or storage option is unknown; a glob or prefix matches
+            nothing; the index lacks a shard; the folder cannot hold a cache; or an option does not fit the
+            shards: ``renew`` without http(s), ``columns`` or ``filters`` without columns, ``delimiter``
+            without CSV or TSV.
         ImportError: Shards are Parquet or Arrow, and pyarrow is not installed.
         StoreError: A listing or an index cannot be read; or a folder, glob or prefix lacks shards that its
-            index lists. Names, lists and braces may select some of an index's shards.
-        FormatError: The index is damaged or is no index.
+            index lists. To read some shards of an index, name them, by a list or by braces.
+        FormatError: The index is damaged, or is not an index.
     """
     selection = make_selection(columns, filters)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)

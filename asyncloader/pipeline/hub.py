@@ -46,39 +46,38 @@ def from_hub(
 ) -> Dataset:
     """Make a dataset that streams a split of a data set on the Hugging Face hub, from its Parquet files.
 
-    The hub is asked for the list of files now. It keeps a conversion to Parquet of most data sets, which is
-    used if it has all of the split; otherwise the Parquet files in the data set itself are used.
+    The list of files is requested now. The hub has converted most data sets to Parquet. That conversion is
+    used if it has the whole split, and the Parquet files of the data set itself otherwise.
 
     Args:
-        name: ``OWNER/NAME``.
-        split: Its name; ``"train"`` is what most data sets have. If the hub has converted only a part of a
+        name: The data set, as ``OWNER/NAME``.
+        split: Name of the split; most data sets have ``"train"``. If the hub has converted only a part of a
             split, ``"partial-train"`` names that part.
-        config: The configuration (or subset). None, the default, is the only one, or the one named
-            ``default``.
-        revision: A branch, tag or commit, whose Parquet files are read. None, the default, is the
-            conversion, and then ``main``.
+        config: The configuration (or subset). None, the default: the only one, or the one named ``default``.
+        revision: A branch, tag or commit whose Parquet files are read. None, the default: the conversion, or
+            else ``main``.
         columns: Names of the columns that become fields, in this order; only these are requested. None, the
-            default, takes all.
-        filters: Which rows are kept; see ``from_urls``.
-        counts: Read the number of rows from each file's footer now, with two requests a file. Then
-            ``len(loader)`` is exact, and lanes are cut equal to the sample. False, the default, makes no
-            requests that an epoch does not need.
-        storage_options: ``token`` and ``endpoint``; by default from the environment and the hub's own files,
-            see ``docs/reference/urls.md``.
-        network: Time-outs, retries and hedging; see ``from_urls``.
-        cache_dir: Keep whole files in this folder, for later epochs and runs; see ``from_urls``.
-        cache_limit: Most bytes kept there, as an int or as ``"200GB"``; 64 GiB by default.
+            default: all columns.
+        filters: Which rows to keep, as for ``from_urls``.
+        counts: Read the number of rows from the footer of each file now, with two requests a file. Then
+            ``len(loader)`` is exact, and all lanes have the same number of samples. False by default, which
+            saves these requests.
+        storage_options: ``token`` and ``endpoint``. None: those of the environment and of the hub's own
+            files; see ``docs/reference/urls.md``.
+        network: Time-outs, retries and hedging, as for ``from_urls``.
+        cache_dir: A folder that keeps whole files, as for ``from_urls``.
+        cache_limit: The most bytes in that folder, as an int or as ``"200GB"``; 64 GiB by default.
 
     Returns:
         The dataset, without operators.
 
     Raises:
         TypeError: An argument has a wrong type.
-        ValueError: A name, option, column or filter that is not valid; or no such configuration or split: the
-            message lists those that exist.
+        ValueError: A name, option, column or filter is not valid; or there is no such configuration or split,
+            and the message lists those that exist.
         ImportError: pyarrow is not installed.
         StoreError: There is no such data set or revision, access is refused, or the hub cannot be reached.
-        FormatError: With ``counts``, a file is no sound Parquet.
+        FormatError: With ``counts``, a file is not valid Parquet.
     """
     for option, value in {"name": name, "split": split, "config": config, "revision": revision}.items():
         if not isinstance(value, str) and (value is not None or option in ("name", "split")):

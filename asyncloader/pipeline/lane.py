@@ -214,6 +214,6 @@ class Rounds:
         if self._ended > _MOST_ROUNDS or is_enough:
             raise RuntimeError(
                 f"{by} has kept none of {self._dropped} samples, in {self._ended} repetitions of the data: "
-                "after .repeat() it would run for ever. Check what its function gets and returns, with "
+                "after .repeat() it would run forever. Check what its function gets and returns, with "
                 "asyncloader head or a loop over a few samples. A .repeat() after the filter would end"
             )

@@ -28,15 +28,18 @@ _ADDED = {"segment_ids", "positions", *_BOUNDS}
 
 
 class PackedCollate:
-    """The ``collate_fn`` of ``Pack``.
-
-    Called with ``B`` rows, dicts of arrays ``(T, ...)``, it returns a dict with each of them as a tensor
-    ``(B, T, ...)``, and ``cu_seqlens (S + 1,) int32`` and the int ``max_seqlen``: segment ``i`` of the block
-    flattened to ``B*T`` tokens is ``cu_seqlens[i]:cu_seqlens[i + 1]``. The padding with which a row ends is a
-    segment of its own.
-    """
+    """The ``collate_fn`` of ``Pack``: it stacks rows and adds the bounds of their segments."""
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Make a batch of rows.
+
+        Args:
+            rows: ``B`` dicts of arrays ``(T, ...)``, with ``segment_ids`` among them.
+
+        Returns:
+            Each array as a tensor ``(B, T, ...)``, with ``cu_seqlens`` and ``max_seqlen`` added; see
+            ``Pack``.
+        """
         return self.from_columns({name: stacked([row[name] for row in rows]) for name in rows[0]})
 
     def from_columns(self, fields: Mapping[str, Column]) -> dict[str, Any]:
@@ -70,13 +73,18 @@ def _segment_bounds(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
 class Pack(Batching):
     """Batches ``(B, T)`` with several documents in each row, so that hardly any token is padding.
 
-    Give it to ``DataLoader(batching=...)``. A batch has each packed field ``(B, T, ...)``;
-    ``segment_ids (B, T) int32``, which count the documents of a row from 1, 0 for padding;
-    ``positions (B, T) int32``, from 0 in each document; ``cu_seqlens (S + 1,) int32``, where each of the
-    ``S`` segments of the block flattened to ``B*T`` begins, and its end, with the padding at a row's end as a
-    segment of its own; and ``max_seqlen``, an int. Other fields of samples are left out: a row is of many.
+    Pass it as ``DataLoader(batching=...)``. A batch is a dict with these entries. Other fields are left out,
+    since a row has many samples.
 
-    A ``collate_fn`` of your own gets a list of rows, dicts of arrays ``(T, ...)`` without the last two.
+    - Each packed field: ``(B, T, ...)``, in its dtype.
+    - ``segment_ids (B, T) int32``: 1, 2, ... for the documents of a row; 0 for padding.
+    - ``positions (B, T) int32``: from 0 in each document; 0 for padding.
+    - ``cu_seqlens (S + 1,) int32``: where each of the ``S`` segments of the block, flattened to ``B*T``
+      tokens, begins; and ``B*T``. The padding at the end of a row is a segment too.
+    - ``max_seqlen``: an int, the length of the longest segment.
+
+    A ``collate_fn`` of your own gets a list of rows: dicts of arrays ``(T, ...)``, without the last two
+    entries.
 
     Example:
         ```python
@@ -89,26 +97,27 @@ class Pack(Batching):
         ```
 
     Args:
-        fields: The sequences to pack: a name, several names, or a mapping of names to what padding is filled
-            with: a number, or a mapping with ``value`` and ``dtype``, as of ``Pad``. 0 by default. Several
-            fields are packed token by token, such as tokens, labels and a loss mask, so they must have one
-            length in each sample.
-        length: ``T``. 2048, which small models and most examples use.
-        batch_size: Rows of a batch, ``B``. 1, for variable-length attention runs over the flattened block.
-        pool: Put documents together by their lengths: so many consecutive samples of a lane are laid into
-            rows by best fit, which come in an order drawn by (seed, epoch, lane, pool). No document shorter
-            than ``T`` is cut, and some thousand documents waste well under one per cent. A lane holds one
-            pool in memory. None: documents are put end to end in the order in which they come and cut every
-            ``T`` tokens; then only the lane's last row is filled up.
-        overlong: What to do with a document longer than ``T``: ``"split"`` it over several rows, in each
-            of which its part is a segment with positions from 0; ``"truncate"`` it to its first ``T``; or
-            ``"raise"``. ``"split"``, so that nothing is lost.
+        fields: The sequences to pack: a name, several names, or a mapping of names to padding values. Instead
+            of a value, a mapping with ``value`` and ``dtype``, as for ``Pad``. The default value is 0.
+            Several fields, such as tokens, labels and a loss mask, are packed token by token, so all of them
+            must have the same length in a sample.
+        length: Tokens of a row, ``T``. 2048 by default, which small models and most examples use.
+        batch_size: Rows of a batch, ``B``. 1 by default, since attention of variable length runs over the
+            flattened block.
+        pool: How many consecutive samples a lane collects in memory, to choose by length which documents
+            share a row (best fit). The order of the rows is drawn by (seed, epoch, lane, pool). No document
+            shorter than ``T`` is cut, and with some thousand documents well under 1 % is padding. None:
+            documents are put end to end in their order and cut every ``T`` tokens; only the last row of a
+            lane is padded.
+        overlong: What to do with a document longer than ``T``. ``"split"``: continue it in further rows,
+            where each part is a segment with positions from 0; the default, since nothing is lost.
+            ``"truncate"``: keep its first ``T`` tokens. ``"raise"``: raise an error.
 
     Raises:
-        TypeError: ``fields`` are no names.
-        ValueError: An option out of range, no field, or one with a name that a block has anyway. While it
-            runs: a field that is missing, no sequence of numbers, of another dtype than before or of another
-            length than the first field, or too long; says of which sample.
+        TypeError: ``fields`` are not names.
+        ValueError: An option is out of range, no field is named, or a field has the name of another entry.
+            While iterating: a field is missing, is not a sequence of numbers, is too long, or has another
+            dtype than before or another length than the first field; the message names the sample.
     """
 
     fields: str | Sequence[str] | Mapping[str, float | PadOptions] = "tokens"
@@ -130,6 +139,16 @@ class Pack(Batching):
             )
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        """Make the batches of a lane. The loader calls it.
+
+        Args:
+            upstream: Opens the blocks of samples at a position.
+            start: The position after the last batch.
+            lane: The lane that is read.
+
+        Yields:
+            Each batch with its position.
+        """
         open_rows_of = self._in_order if self.pool is None else self._of_pools
         names, fills = list(self._fields), [how.value for how in self._fields.values()]
         with closing(open_rows_of(upstream, start, lane.for_columns(True))) as rows:
@@ -144,13 +163,13 @@ class Pack(Batching):
             if open_rows:
                 yield _batch(open_rows, names, fills, self.length)
 
-    def describe(self, **instead: Any) -> Mapping[str, Any]:
+    def _converted(self) -> Mapping[str, Any]:
         # Fills as text, since a state is JSON, which has no NaN.
         padding = {
             name: {"value": str(how.value), "dtype": None if how.dtype is None else str(how.dtype)}
             for name, how in self._fields.items()
         }
-        return super().describe(fields=padding, **instead)
+        return {"fields": padding}
 
     def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> Generator[PackedRow, None, None]:
         """Documents end to end, cut every ``T`` tokens."""

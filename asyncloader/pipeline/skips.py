@@ -31,13 +31,13 @@ _MOST_CHARACTERS = 500
 
 @dataclass(frozen=True)
 class SkipErrors:
-    """Skip samples and shards that fail, within a budget: for ``DataLoader(on_error=...)``.
+    """Skip samples and shards that fail, within a budget; for ``DataLoader(on_error=...)``.
 
-    Skipped are samples whose function (of ``.map``, ``.filter``, ``.decode``) raises, lines of a shard that
-    are no JSON or text, and the remaining part of a shard that is corrupt, cut, changed or missing. Errors of
-    functions of many samples, of collating and of batching are raised, since no single sample causes them.
+    It skips a sample if a function of ``.map``, ``.filter`` or ``.decode`` raises. It skips a line that is
+    not JSON or text, and the rest of a shard that is corrupt, cut, changed or missing. Errors of functions of
+    many samples, of collating and of batching are still raised, since no single sample causes them.
 
-    At least one bound has to be given: without any, a wrong path or function would make an empty epoch.
+    Pass at least one of the first three options: without a limit, a wrong path would give an empty epoch.
 
     Example:
         ```python
@@ -48,18 +48,19 @@ class SkipErrors:
         ```
 
     Args:
-        max: The most samples and shards together that an epoch may skip on this rank, also over several
-            resumes. The remaining part of a shard counts once.
-        rate: The most of the last 1,000 samples of a lane that an operator or the source may skip, from 0
-            to 1.
-        consecutive: The most that it may skip in a row.
-        dead_letters: A file to which a line of JSON is appended for each: ``what`` (``"sample"`` or
-            ``"shard"``), ``shard``, ``sample`` (its index), ``offset`` (if known), ``key``, ``error``,
-            ``during``, ``epoch``, ``rank``, ``lane``. What is skipped again after a resume has a second line.
+        max: The most samples and shards together to skip in an epoch on this rank, over all resumes. The rest
+            of a shard counts once. None: no such limit.
+        rate: The largest share, from 0 to 1, of the last 1,000 samples in a lane that an operator or the
+            source may skip. None: no such limit.
+        consecutive: The most samples that an operator or the source may skip in a row. None: no such limit.
+        dead_letters: Path of a file. For each skipped sample or shard a line of JSON is appended, with
+            ``what`` (``"sample"`` or ``"shard"``), ``shard``, ``sample`` (its index), ``offset`` (if known),
+            ``key``, ``error``, ``during``, ``epoch``, ``rank`` and ``lane``. A sample that is skipped again
+            after a resume has a second line. None: no file.
 
     Raises:
-        ValueError: No bound, or one out of range.
-        TypeError: ``dead_letters`` is no path.
+        ValueError: No limit is given, or one is out of range.
+        TypeError: ``dead_letters`` is not a path.
     """
 
     max: int | None = None

@@ -36,7 +36,7 @@ def choose_lanes(lanes: int | None, world: World, num_workers: int) -> int:
     if lanes % world.size:
         raise ValueError(
             f"{lanes} lanes cannot be split evenly over {world.size} ranks; they fit a world size of "
-            f"{name_world_sizes(lanes)}. Change the world size, or start anew with another lanes="
+            f"{name_world_sizes(lanes)}. Change the world size, or start again with another lanes="
         )
     return lanes
 
@@ -74,7 +74,7 @@ def check_ranks(count: int, world: World, of: str = "shards") -> None:
     by_index = ", or have ranks share shards by an index: asyncloader index makes it"
     raise ValueError(
         f"{count} {few} cannot be split over {world.size} ranks: {world.size - count} of them would get "
-        f"nothing and wait for ever in the first collective call. Write at least {world.size} {of}, use at "
+        f"nothing and wait forever in the first collective call. Write at least {world.size} {of}, use at "
         f"most {max(count, 1)} rank{'s' * (count > 1)}{by_index if of == 'shards' else ''}"
     )
 
@@ -142,9 +142,9 @@ def check_epoch(asked: int, epoch: int, batches: int, length: int | None) -> Non
     of = "" if length is None else f" of {length}"
     raise ValueError(
         f"the loaded state is in epoch {epoch} after {batches}{of} batches, but set_epoch({asked}) would "
-        f"begin epoch {asked}: samples would be repeated or lost. Go on with set_epoch({epoch}), or without "
-        "it; to begin anew, make a loader and load nothing. A trainer without len(loader), as transformers' "
-        "with max_steps, counts from 0 again: give the dataset a length, or end it with .repeat()"
+        f"begin epoch {asked}: samples would be repeated or lost. Continue with set_epoch({epoch}), or "
+        "without it; to start again, load nothing. A trainer without len(loader), as transformers' with "
+        "max_steps, counts from 0 again: give the dataset a length, or end it with .repeat()"
     )
 
 
@@ -209,7 +209,7 @@ def batch_count(samples: Iterable[float], batch_size: int | None, drop_last: boo
     batches = 0
     for count in samples:
         if math.isinf(count):
-            raise UnknownCount("repeat() goes on for ever")
+            raise UnknownCount("repeat() never ends")
         whole, rest = divmod(int(count), batch_size or 1)
         batches += whole + (rest > 0 and not drop_last)
     return batches

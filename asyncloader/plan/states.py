@@ -112,7 +112,7 @@ def refuse_torchdatas(state: object) -> None:
         raise ValueError(
             "expected a state of asyncloader.DataLoader, but got one of torchdata's StatefulDataLoader, "
             "which has another format: finish the epoch with that loader, and begin the next one with this, "
-            "or load nothing and begin the epoch anew"
+            "or load nothing and start the epoch again"
         )
 
 
@@ -240,9 +240,9 @@ def save_state(cursor: Cursor, dataset: Mapping[str, Any], world: World) -> dict
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the states of all ranks into one, which any number of ranks that divides the lanes can load.
 
-    It is their union: a few KB for each rank. Each loader takes from it what belongs to its own lanes, so
-    every rank loads the same merged state. Where all ranks had taken equally many steps, the remaining
-    batches come in the same global order, whatever the new number of ranks; otherwise each still comes once.
+    The result is their union, of a few KB for each rank. Every rank loads the same merged state, and takes
+    the part of its own lanes. If all ranks had taken the same number of steps, the remaining batches come in
+    the same global order with any new number of ranks; otherwise each batch still comes once.
 
     Example:
         ```python
@@ -256,18 +256,17 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ```
 
     Args:
-        states: What ``state_dict()`` returned on each rank, in any order, saved at the same step. A merged
-            state counts for all of its ranks. Where ranks are several processes (``mesh=``), the state of one
-            of them is enough, and those of all are accepted.
+        states: What ``state_dict()`` returned on each rank, saved at the same step, in any order. A merged
+            state counts for all of its ranks. If several processes read the same (``mesh=``), the state of
+            one of them is enough.
 
     Returns:
         A new dict of JSON values.
 
     Raises:
-        ValueError: The states are of different datasets, world sizes or epochs; a rank is there twice, or
-            is missing; processes of one rank differ; or one of them is not the state of a stream. A rank at
-            the beginning of the next epoch may be merged with others that are still in this one: it has
-            delivered all that it had.
+        ValueError: The states have different datasets, world sizes or epochs; a rank comes twice or is
+            missing; the processes of a rank differ; or a state is not that of a stream. A rank that has
+            ended the epoch may be merged with others that are still in it.
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise ValueError(
@@ -301,8 +300,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not merged.is_whole:
         lacking = [rank for rank in range(merged.world_size) if rank not in parts]
         raise ValueError(
-            f"expected the states of all {merged.world_size} ranks, but of {name_ranks(lacking)} "
-            "there is none: what was delivered there would be repeated"
+            f"expected the states of all {merged.world_size} ranks, but got none of {name_ranks(lacking)}: "
+            "what was delivered there would be repeated"
         )
     epoch = merged.joined(parts).epoch
     entries = {int(rank): entry for state in given for rank, entry in state["ranks"].items()}
@@ -321,13 +320,13 @@ def _check_again(
     doubled = [rank for rank, part in sorted(parts.items()) if told[rank] > part.replicas]
     if doubled:
         most = parts[doubled[0]].replicas
-        often = "twice" if most == 1 else f"more often than {most} times, for the processes that it is"
+        often = "twice" if most == 1 else f"more often than {most} times, the number of its processes"
         raise ValueError(f"expected one state of each rank, but {name_ranks(doubled)} came {often}")
     differing = [rank for rank, part in sorted(parts.items()) if before.get(rank, part) != part]
     if differing:
         raise ValueError(
-            f"expected the same of all processes of a rank, but those of {name_ranks(differing)} differ; "
-            "save the states of all processes at the same step"
+            f"expected the same state of all processes of a rank, but those of {name_ranks(differing)} "
+            "differ; save the states of all processes at the same step"
         )
 
 
@@ -363,7 +362,7 @@ def load_state(
             )
     if differences:
         raise ValueError(
-            "this state was saved by another loader; make the two agree, or start anew without it:\n  "
+            "this state was saved by another loader; make the two agree, or start again without it:\n  "
             + "\n  ".join(differences)
         )
     part = saved.joined(saved.parts if saved.is_whole else [world.rank])

@@ -82,13 +82,13 @@ def _check_alone(environ: Mapping[str, str]) -> None:
     for rank, size in (*sizes, ("SLURM_PROCID", "SLURM_STEP_ID with SLURM_STEP_NUM_TASKS")):
         if environ.get(rank, "0") != "0":
             raise ValueError(
-                f"{rank}={environ[rank]!r} is a rank of several, and {size} should say of how many, but does "
-                f"not; set it, or {_WAY_OUT}"
+                f"{rank}={environ[rank]!r} is one rank of several, but {size}, which gives their "
+                f"number, is not set; set it, or {_WAY_OUT}"
             )
     if environ.get(_PMIX_RANK, "0") != "0":
         raise ValueError(
-            f"{_PMIX_RANK}={environ[_PMIX_RANK]!r} is a rank of several, and PMIx does not say of how many; "
-            f"{_WAY_OUT}"
+            f"{_PMIX_RANK}={environ[_PMIX_RANK]!r} is one rank of several, and PMIx does not set their "
+            f"number; {_WAY_OUT}"
         )
 
 
@@ -121,14 +121,14 @@ def _tpu(environ: Mapping[str, str], place: str, listed: str, launcher: str) -> 
     shown = f"{place}={environ[place]!r}, {listed} of {len(entries)}"
     rank = _number(environ, place, shown)
     if not 0 <= rank < len(entries):
-        raise ValueError(f"{shown}: {place} should be a place in the list, from 0 on; set both or {_WAY_OUT}")
+        raise ValueError(f"{shown}: {place} should be a place in the list, from 0; set both or {_WAY_OUT}")
     if environ.get(_SLICE[1], "1") == "1":
         return LaunchInfo(rank, len(entries), f"{place} and {listed} ({launcher})", shown)
     number, slices = _SLICE
     shown += f", {number}={environ.get(number)!r}, {slices}={environ[slices]!r}"
     if number not in environ:
         raise ValueError(
-            f"{shown}: of several slices {number} should say which this is; set it, or {_WAY_OUT}"
+            f"{shown}: with several slices, {number} should be the number of this one; set it, or {_WAY_OUT}"
         )
     count, nth = _number(environ, slices, shown), _number(environ, number, shown)
     origin = f"{place} and {listed}, {number} and {slices} ({launcher})"
@@ -139,7 +139,7 @@ def _number(environ: Mapping[str, str], name: str, shown: str) -> int:
     try:
         return int(environ[name])
     except ValueError:
-        found = "is no number" if environ[name].strip() else "is empty"
+        found = "is not a number" if environ[name].strip() else "is empty"
         raise ValueError(f"{shown}: {name} {found}; set both or {_WAY_OUT}") from None
 
 
@@ -163,8 +163,8 @@ def _tasks_of_step(environ: Mapping[str, str]) -> str | None:
             return None
         if name != "interactive":  # salloc's own name for a job, whose shell is a special step
             raise ValueError(
-                f"{tasks}={environ[tasks]!r} with SLURM_PTY_PORT may be an interactive shell, which is "
-                f"alone, or a step started from one; {_WAY_OUT}"
+                f"{tasks}={environ[tasks]!r} with SLURM_PTY_PORT may be an interactive shell, which "
+                f"is a single process, or a step started from one; {_WAY_OUT}"
             )
     return tasks
 
@@ -295,14 +295,14 @@ def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The place of one lane: what a source of your own needs to yield only its part.
+    """The place of a lane, from which a source of your own finds the part that it should yield.
 
     Attributes:
         lane: Number of this lane, from 0, over all ranks and workers.
         lanes: How many lanes share the dataset; each sample belongs to exactly one of them.
-        rank: Rank that reads this lane.
-        world_size: Number of ranks.
-        epoch: Number of the pass over the dataset, from 0; mix it into your own shuffling.
+        rank: The rank that reads this lane.
+        world_size: The number of ranks.
+        epoch: Number of the epoch, from 0; use it in the seed of your own shuffling.
     """
 
     lane: int = 0
@@ -321,7 +321,14 @@ class Topology:
         return object.__getattribute__(self, name)
 
     def split(self, items: Iterable[T]) -> Iterator[T]:
-        """Return this lane's part of ``items``: every ``lanes``-th one, starting at ``lane``."""
+        """Return this lane's part of ``items``: every ``lanes``-th one, starting at ``lane``.
+
+        Args:
+            items: An iterable that yields the same items in the same order in every lane.
+
+        Returns:
+            An iterator. It reads all items and yields those of this lane.
+        """
         return islice(iter(items), self.lane, None, self.lanes)
 
 
@@ -354,7 +361,7 @@ def get_topology() -> Topology:
 
     Returns:
         A ``Topology`` with ``lane``, ``lanes``, ``rank``, ``world_size``, ``epoch`` and ``split(items)``.
-        Outside of a loader it is that of one lane in a world of one, so that a dataset also works alone.
+        Outside of a loader it describes a single lane of a single rank, so that a dataset also works alone.
     """
     here = _current.get()
     if here is None:
@@ -408,8 +415,8 @@ def mesh_world(mesh: MeshSlice) -> World:
         shown = ", ".join(f"{name} of {size}" for name, size in zip(names, mesh.shape, strict=False))
         one = names[0] if names else "dp"
         raise ValueError(
-            "mesh should be the data-parallel part of a DeviceMesh, but got all of one with the dimensions "
-            f"{shown or tuple(mesh.shape)}; give the one that is data-parallel, such as mesh[{one!r}], or "
+            "mesh should be the data-parallel part of a DeviceMesh, but got a whole mesh with the dimensions "
+            f"{shown or tuple(mesh.shape)}; pass the one that is data-parallel, such as mesh[{one!r}], or "
             "several, which are flattened. If all are, leave mesh= out: every process reads its own part"
         )
     if mesh.process not in mesh.processes:

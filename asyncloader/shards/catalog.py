@@ -235,8 +235,8 @@ def _read_web(
         if error.status is None:  # the server itself is out of reach, so the shards are too
             error.shard = redact(next(name for name in found.names.examples if scheme_of(name).is_web))
         error.add_note(
-            f"the index {redact(place)} was searched for beside the shards; from_urls(..., index=None) does "
-            "not search"
+            f"the index {redact(place)} was looked for beside the shards; from_urls(..., index=None) does "
+            "not look for it"
         )
         drop_frames(error)
         raise

@@ -183,39 +183,40 @@ def build_index(
     idx: bool = False,
     progress: bool = False,
 ) -> str:
-    """Read shards once, and write how many samples they hold and where a reader may begin inside of them.
+    """Read shards once, and write an index: how many samples each has, and where a reader may begin in it.
 
-    With an index, lanes have equal lengths, ``len(loader)`` is exact, and fewer shards than ranks are
-    allowed. Each shard is checked against the index when it is read. If this call is killed, repeat it:
-    finished shards are not read a second time. ``ShardWriter`` writes an index itself.
+    With an index, lanes have equal lengths, ``len(loader)`` is exact, and there may be fewer shards than
+    ranks. Each shard is compared with the index when it is read. If this call is killed, repeat it: finished
+    shards are not read again. ``ShardWriter`` writes an index itself.
 
     It blocks; in a coroutine, call it on a thread.
 
     Args:
-        urls: Shards, as ``from_urls`` takes them.
-        output: Path of the index. An existing index is extended. By default ``asyncloader-index.json`` beside
-            the shards, if they are files of one folder; ``from_urls`` finds it there. Shards of servers are
-            listed by their URLs: pass it as ``from_urls(..., index=output)``, or upload it beside them.
-        format: Format of shards whose suffix does not show it.
-        delimiter: Of CSV and TSV, as for ``from_urls``.
-        storage_options: As for ``from_urls``.
-        network: Time-outs, retries and hedging.
-        concurrency: How many shards are read at a time. By default one for each processor, up to 8, since
-            decoding and digests take more time than reading.
-        idx: Take counts and offsets from the ``.idx`` beside each tar, as DALI's ``wds2idx`` writes it, and
-            read only a few members of each shard, to check that the file belongs to it. The index then has no
-            digests. Its offsets are checked against the samples whenever the shard is read.
+        urls: Shards, as for ``from_urls``.
+        output: Path of the index; an existing index is extended. None, the default:
+            ``asyncloader-index.json`` beside the shards, if they are files of one folder; ``from_urls`` finds
+            it there. For shards on servers, pass the index as ``from_urls(..., index=output)``, or upload it
+            beside them.
+        format: Format of the shards, as for ``from_urls``.
+        delimiter: The character that separates the fields of CSV and TSV, as for ``from_urls``.
+        storage_options: Endpoint, credentials and headers, as for ``from_urls``.
+        network: Time-outs, retries and hedging, as for ``from_urls``.
+        concurrency: The most shards that are read at a time. None, the default: one for each processor, up to
+            8, since decoding and digests take more time than reading.
+        idx: Take counts and offsets from the ``.idx`` beside each tar, as written by DALI's ``wds2idx``. Only
+            a few members of each shard are read, to check that the ``.idx`` belongs to it. The index then has
+            no digests; its offsets are compared with the samples whenever a shard is read.
         progress: Show a progress bar.
 
     Returns:
         The path of the index.
 
     Raises:
-        TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, names that do not fit, no place for the index, ``concurrency`` below 1, or
-            ``idx`` for shards that are not tar.
-        StoreError, FormatError: A shard cannot be read or is not sound; the first one, with a note of the
-            others. No index is written, and the results of sound shards are kept for the next call.
+        TypeError: ``urls`` has something other than strings and paths.
+        ValueError: There is no shard or no place for the index, names do not fit, ``concurrency`` is below 1,
+            or ``idx`` is given for shards that are not tar.
+        StoreError, FormatError: A shard cannot be read or is damaged. The first such error is raised, with
+            the others as notes. No index is written; the next call keeps the results of the other shards.
         OSError: The index cannot be written.
     """
     with (
@@ -249,7 +250,7 @@ def _names_in(index: str, urls: Sequence[str]) -> list[str]:
     """
     if not scheme_of(index).is_local:
         raise ValueError(
-            "the index is written to a local path: say with -o or output= which, and copy it to the shards"
+            "the index is written to a local path: pass it as -o or output=, and copy the index to the shards"
         )
     folder = os.path.abspath(os.path.dirname(local_path(index)))
     names = [_name_in(folder, url) for url in urls]

@@ -146,7 +146,7 @@ def parse_own(content: bytes, where: str) -> dict[str, Expected]:
         FormatError: It is not sound, or is another program's file, which must not be replaced.
     """
     if not is_index(content):
-        raise FormatError("there is a file of this name that is no index of shards", shard=where)
+        raise FormatError("there is a file of this name that is not an index of shards", shard=where)
     try:
         return parse_index(content)
     except FormatError as error:

@@ -355,10 +355,10 @@ class Verified:
     """The result for one shard.
 
     Attributes:
-        shard: Its URL or path, without query and user info.
-        samples: How many it has; None if unknown.
+        shard: URL or path of the shard, without query and user info.
+        samples: How many samples it has; None if unknown.
         size_bytes: Its length; None if unknown.
-        wrong: Differences from the index, each with both values; empty for a sound shard.
+        wrong: Differences from the index, each with both values; empty if there is none.
     """
 
     shard: str
@@ -466,7 +466,7 @@ def index_beside(urls: Sequence[str], option: str) -> str:
     folder = folders.pop()
     if folders or folder is None:
         raise ValueError(
-            f"the shards are not of one folder or prefix: say with {option} where their index is"
+            f"the shards are not of one folder or prefix: pass the place of their index as {option}"
         )
     return os.path.join(folder, INDEX_NAME)
 

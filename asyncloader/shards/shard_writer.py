@@ -35,11 +35,11 @@ class WrittenShard:
     """A finished shard.
 
     Attributes:
-        path: Its path or URL.
-        samples: How many samples it holds.
+        path: Path or URL of the shard.
+        samples: How many samples it has.
         size_bytes: Length of its samples in bytes, before compression; for Parquet, in memory.
         stored_bytes: Length of the file in bytes.
-        sha256: Of the file, in hexadecimal digits.
+        sha256: Digest of the file, in hexadecimal digits.
     """
 
     path: str
@@ -52,19 +52,22 @@ class WrittenShard:
 class ShardWriter:
     """Write samples to shards, and begin a new one when the last is full.
 
-    The suffix selects the format: ``.tar`` (each sample a dict of ``__key__`` and fields: ``bytes``, or
-    values encoded by extension, see ``asyncloader.formats.encode.encoders``), ``.jsonl`` (each sample a dict
-    of JSON values), both with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress, or ``.parquet``
-    (each sample a dict of values that fit one column type a field).
+    The suffix selects the format. Samples are dicts:
 
-    Use it as a context manager: leaving the block finishes the open shard; leaving it by an exception
-    discards the open shard and keeps the finished ones. No file is opened before the first sample; without
-    samples no shard is written. An existing shard is never replaced: two runs into one folder would leave a
-    mixture of both.
+    - ``.tar``: ``__key__`` and fields, which are ``bytes``, or values that are encoded by the extension of
+      the field: ``txt``, ``json``, ``cls``, ``npy``.
+    - ``.jsonl``: JSON values.
+    - ``.parquet``: values, for each field of one type that fits a column.
+
+    ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after the first two compresses them.
+
+    Use the writer as a context manager. The end of the block finishes the open shard; an exception discards
+    it, and keeps the finished ones. No file is opened before the first sample. An existing shard is never
+    replaced, since two runs into one folder would leave a mixture of both.
 
     At the end, also after an exception, the finished shards are added to the ``asyncloader-index.json``
-    beside them; several writers may share a folder. A file of that name that is not an index stays as it is,
-    with a ``UserWarning``.
+    beside them; several writers may share a folder. If a file of that name is not an index, it stays as it
+    is, and a ``UserWarning`` is issued.
 
     Example:
         ```python
@@ -76,27 +79,30 @@ class ShardWriter:
         ```
 
     Args:
-        pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
+        pattern: Path of the shards with a place for their number, ``"corpus-%05d.tar"`` or
             ``"corpus-{:05d}.tar"``, or such a URL of an object store (``s3://``, ``gs://``, ``az://``).
             Without a number, all samples go into one shard. A path without a suffix is a folder or prefix
-            for shards ``shard-%05d.tar``. Missing folders are made when the first sample is written; a ``~``
-            at the start is your home. A shard for an object store is first written to an unnamed file in the
-            temporary folder.
-        shard_size: Most bytes of a shard before compression, headers included, as a number or text such as
-            ``"256MB"``. A larger sample gets a shard of its own. The default of 1 GiB is large enough for a
-            request to cost little, and small enough to give each of many workers several shards. Ignored for
-            a single shard.
-        samples_per_shard: Most samples in a shard; None for any number.
-        schema: A ``pyarrow.Schema`` for Parquet; None takes it from the samples of the first row group, of
-            some 32 MB. Later values must fit it.
-        storage_options: Options of the object store.
+            for shards ``shard-%05d.tar``. Missing folders are made for the first sample; ``~`` at the start
+            is the home folder. A shard for an object store is first written to an unnamed temporary file.
+        shard_size: The most bytes of a shard before compression, headers included, as an int or as text such
+            as ``"256MB"``. A larger sample gets its own shard. 1 GiB by default: large enough for a request
+            to cost little, and small enough to give each of many workers several shards. A single shard has
+            no limit.
+        samples_per_shard: The most samples of a shard. None: no limit.
+        schema: A ``pyarrow.Schema`` for Parquet. None: taken from the samples of the first row group, of
+            about 32 MB, which all later values must fit.
+        storage_options: Options of the object store, as for ``from_urls``.
+
+    Attributes:
+        shards: The finished shards so far, each with ``path``, ``samples``, ``size_bytes``, ``stored_bytes``
+            and ``sha256``.
 
     Raises:
-        TypeError: A path, size or option of a wrong type.
-        ValueError: A URL or suffix that cannot be written, a limit below 1, a wrong pattern,
-            ``samples_per_shard`` for a single shard, ``schema`` for another format than Parquet, or
-            ``storage_options`` for a local path.
-        ImportError: Parquet, and pyarrow is not installed.
+        TypeError: A path, size or option has a wrong type.
+        ValueError: The URL, suffix or pattern cannot be written to; a limit is below 1; or an option does not
+            fit: ``samples_per_shard`` for a single shard, ``schema`` without Parquet, ``storage_options`` for
+            a local path.
+        ImportError: The format is Parquet, and pyarrow is not installed.
     """
 
     def __init__(
@@ -136,20 +142,19 @@ class ShardWriter:
         self.shards: list[WrittenShard] = []
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Add one sample.
+        """Add a sample.
 
         Args:
-            sample: For tar ``{"__key__": "a/b", "txt": ...}``; for jsonl a dict of JSON values; for Parquet a
-                dict of the columns' values, where one that is missing is null.
+            sample: For tar, a dict such as ``{"__key__": "a/b", "txt": ...}``; for jsonl, a dict of JSON
+                values; for Parquet, a dict of the values of columns, in which missing ones are null.
 
         Raises:
-            ValueError: A key, field or value that would not read back, or the key of the sample before. If a
-                row group of Parquet is refused, the shard is discarded and the writer closed.
-            TypeError: A value that has no encoding.
+            ValueError: A key, field or value could not be read back, or the key is that of the sample before.
+                If a row group of Parquet is refused, the shard is discarded and the writer closed.
+            TypeError: A value has no encoding.
             RuntimeError: The writer is closed.
             FileExistsError: There is a shard of this name; nothing of the sample was written.
-            OSError: The folder cannot be made, or the shard cannot be written; it is discarded and the
-                writer closed.
+            OSError: The folder or the shard cannot be written. The shard is discarded and the writer closed.
         """
         if self._closed:
             raise RuntimeError("the writer is closed")
@@ -169,10 +174,10 @@ class ShardWriter:
             raise
 
     def close(self) -> None:
-        """Finish the open shard and write the index; further calls do nothing.
+        """Finish the open shard and write the index. Further calls do nothing.
 
         Raises:
-            OSError: The shard cannot be written; it is discarded. Or the index cannot.
+            OSError: The shard cannot be written, and is discarded; or the index cannot be written.
             ValueError: The last row group of Parquet has a value that does not fit; the shard is discarded.
         """
         self._closed = True

@@ -200,28 +200,29 @@ def clip(chunk: Buffer, start: int, stop: int) -> Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPolicy:
-    """How long to wait for a server, how often to retry, and when to hedge.
+    """How long to wait for a server, how often to retry, and whether to hedge.
 
-    The defaults suit object stores and web servers over any distance; tests of a pipeline's own faults need
-    shorter ones. A *part* is a range of up to 8 MiB that one request asks for.
+    The defaults suit object stores and web servers over any distance. Use shorter times to test a pipeline
+    with faults. A *part* is a range of up to 8 MiB that one request reads.
 
     Args:
-        connect_s: Seconds to connect, including TLS.
-        first_byte_s: Seconds, after those to connect, to the first byte of the answer. 30, since stores
-            under load answer in tens of seconds rather than not at all.
-        stall_s: Seconds in which at least ``stall_bytes`` must come once a body has begun. Only time spent
-            waiting for the server counts, so a slow consumer is no stall.
-        stall_bytes: Fewer bytes in ``stall_s`` are a stall: a body that drips is as useless as one that
-            stopped. 16 KiB in 15 s is slower than any network used for training.
-        attempts: All requests for a part. Six with growing pauses cover the failover of a store's node.
-        deadline_s: Seconds after a part's first failure in which another attempt may begin.
-        backoff_s: Base in seconds of the pauses between attempts, which grow and are random.
-        hedge: Send a second request for a part that the consumer waits for when its bytes take longer than
-            those of 95 % of earlier requests, and use the first answer. At most 5 % of requests.
+        connect_s: The most seconds to connect, including TLS.
+        first_byte_s: The most seconds from then to the first byte of the answer. 30 by default, since a store
+            under load may take tens of seconds.
+        stall_s: Once a body has begun, at least ``stall_bytes`` must come within this many seconds. Only the
+            time that is spent waiting for the server counts, so a slow consumer is not a stall.
+        stall_bytes: Fewer bytes in ``stall_s`` are a stall, and the request is retried. The default, 16 KiB
+            in 15 s, is slower than any network used for training.
+        attempts: The most requests for a part. Six by default, which with growing pauses cover the failover
+            of a store's node.
+        deadline_s: The most seconds after the first failure of a part in which another attempt may begin.
+        backoff_s: Base, in seconds, of the pauses between attempts, which grow and are random.
+        hedge: Send a second request for a part that the consumer waits for, if the first one takes longer
+            than 95 % of earlier requests, and use the first answer. At most 5 % of requests are hedged.
 
     Raises:
-        ValueError: A time that is not positive, or less than one attempt.
-        TypeError: A value of another type.
+        ValueError: A time is not positive, or ``attempts`` is below 1.
+        TypeError: A value has another type.
     """
 
     connect_s: float = 10.0
@@ -235,7 +236,7 @@ class NetworkPolicy:
 
     @property
     def answer_s(self) -> float:
-        """Seconds to the first byte of an answer, from before the connection."""
+        """The most seconds to the first byte of an answer, including those to connect."""
         return self.connect_s + self.first_byte_s
 
     def __post_init__(self) -> None:

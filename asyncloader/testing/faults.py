@@ -35,16 +35,23 @@ from .messages import ResetAction as ResetAction
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """What all faults share: which requests they hit.
+    """The base of all faults, with the options that select requests.
+
+    Every fault takes these options by keyword, besides its own. By default it hits every request for which it
+    makes a difference. For a fault of your own, subclass this and define ``apply``, and ``fits`` if the fault
+    needs a certain response.
 
     Args:
         key: Glob over the key (``*`` also matches ``/``).
-        method: Glob over the method.
+        method: Glob over the method, such as ``"GET"``.
         query: Glob over the query as sent, which is empty if there is none.
-        after: Leave the first this many matching requests alone.
-        times: Hit at most this many requests; None for no limit.
-        probability: Hit a matching request with this probability, drawn from the server's seed, the
-            request and its attempt number, so that the order of arrival does not matter.
+        after: How many matching requests to leave alone first.
+        times: The most requests to hit; None for no limit.
+        probability: Hit a matching request with this probability, from 0 to 1. It is drawn from the server's
+            seed, the request and its attempt number, so the order of arrival does not matter.
+
+    Raises:
+        ValueError: ``probability``, ``after`` or ``times`` is out of range.
     """
 
     key: str = "*"
@@ -61,6 +68,11 @@ class Fault:
             raise ValueError(f"after must be at least 0 and times at least 1, not {self.after}, {self.times}")
 
     def matches(self, request: Request) -> bool:
+        """Whether the key, the method and the query of a request match the globs.
+
+        Args:
+            request: The request.
+        """
         return (
             fnmatchcase(request.key, self.key)
             and fnmatchcase(request.method, self.method)
@@ -68,11 +80,26 @@ class Fault:
         )
 
     def fits(self, request: Request, response: Response) -> bool:
-        """Whether ``apply`` would make a difference."""
+        """Whether ``apply`` would make a difference: only such requests count for ``after`` and ``times``.
+
+        Args:
+            request: The request, with ``key``, ``method`` and ``query``.
+            response: The response so far.
+        """
         return True
 
     def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
-        """The faulty response, made from ``response``, which faults before this one may have changed."""
+        """Make the faulty response.
+
+        Args:
+            request: The request, with ``key``, ``method`` and ``query``.
+            obj: The object with that key; None if there is none.
+            response: The response so far, which earlier faults may have changed. It is frozen: return a copy
+                made with ``dataclasses.replace``.
+
+        Raises:
+            NotImplementedError: The fault does not define ``apply``.
+        """
         raise NotImplementedError
 
 
@@ -93,7 +120,11 @@ class _BodyFault(Fault):
 
 @dataclass(frozen=True)
 class CutAt(_BodyFault):
-    """Close the connection, in order, after ``byte`` bytes of the body."""
+    """Close the connection in an orderly way (TCP FIN) after ``byte`` bytes of the body.
+
+    Args:
+        byte: How many bytes of the body are sent, 0 or more. Only longer bodies are hit.
+    """
 
     def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
         return replace(response, body=(*split(response.body, self.byte)[0], Close()))
@@ -101,7 +132,11 @@ class CutAt(_BodyFault):
 
 @dataclass(frozen=True)
 class Reset(_BodyFault):
-    """Reset the connection (TCP RST) after ``byte`` bytes of the body."""
+    """Reset the connection (TCP RST) after ``byte`` bytes of the body.
+
+    Args:
+        byte: How many bytes of the body are sent, 0 or more. Only longer bodies are hit.
+    """
 
     def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
         return replace(response, body=(*split(response.body, self.byte)[0], ResetAction()))
@@ -109,7 +144,12 @@ class Reset(_BodyFault):
 
 @dataclass(frozen=True)
 class Stall(_BodyFault):
-    """Send ``byte`` bytes of the body, nothing for ``seconds``, then the rest."""
+    """Send ``byte`` bytes of the body, nothing for ``seconds``, then the rest.
+
+    Args:
+        byte: How many bytes of the body come before the pause, 0 or more. Only longer bodies are hit.
+        seconds: Length of the pause.
+    """
 
     seconds: float
 
@@ -120,7 +160,7 @@ class Stall(_BodyFault):
 
 @dataclass(frozen=True)
 class HangUp(Fault):
-    """Close the connection instead of answering, as a server that drops a kept-alive connection."""
+    """Close the connection without an answer, as a server does that drops a kept-alive connection."""
 
     def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
         return replace(response, body=(Close(),), span=None, has_head=False)
@@ -128,7 +168,14 @@ class HangUp(Fault):
 
 @dataclass(frozen=True)
 class Drip(Fault):
-    """Send the body at ``bytes_per_s``."""
+    """Send the body at ``bytes_per_s``.
+
+    Args:
+        bytes_per_s: Bytes per second, above 0. A lower ``rate_bytes_s`` of the server still applies.
+
+    Raises:
+        ValueError: ``bytes_per_s`` is not positive.
+    """
 
     bytes_per_s: float
 
@@ -147,7 +194,11 @@ class Drip(Fault):
 
 @dataclass(frozen=True)
 class Delay(Fault):
-    """Wait ``seconds`` more before the first byte."""
+    """Wait ``seconds`` longer before the first byte.
+
+    Args:
+        seconds: Seconds to add to the server's latency.
+    """
 
     seconds: float
 
@@ -157,7 +208,12 @@ class Delay(Fault):
 
 @dataclass(frozen=True)
 class Status(Fault):
-    """Answer with this status. ``retry_after`` is seconds, or an HTTP date as text."""
+    """Answer with another status, without the object.
+
+    Args:
+        code: The HTTP status, such as 503.
+        retry_after: The ``Retry-After`` header: seconds, or an HTTP date as text. None: no such header.
+    """
 
     code: int
     retry_after: float | str | None = None
@@ -170,10 +226,13 @@ class Status(Fault):
 
 @dataclass(frozen=True)
 class Capacity(Fault):
-    """503 for every request that arrives while ``limit`` others are being answered, on any key.
+    """Answer 503 while ``limit`` other requests are being answered, for any key.
 
-    It is refused without latency, as a front end under load does: a delayed refusal would itself count as a
+    The answer comes without latency, as from a front end under load: a delayed one would itself count as a
     concurrent request.
+
+    Args:
+        limit: The most requests that are answered at a time.
     """
 
     limit: int
@@ -187,7 +246,12 @@ class Capacity(Fault):
 
 @dataclass(frozen=True)
 class Redirect(Fault):
-    """Send the client to ``location``: a URL, or a path of this server."""
+    """Redirect the client to ``location``.
+
+    Args:
+        location: A URL, or a path of this server.
+        code: The HTTP status.
+    """
 
     location: str
     code: int = 302
@@ -199,9 +263,13 @@ class Redirect(Fault):
 
 @dataclass(frozen=True)
 class RequireQuery(Fault):
-    """Refuse requests whose query does not contain ``text``, as a store does without the right signature.
+    """Refuse requests whose query does not contain ``text``, as a store refuses a wrong signature.
 
-    A signature that expires is ``Status(403, query="*" + text + "*", after=...)`` beside it.
+    For a signature that expires, add ``Status(403, query="*" + text + "*", after=...)``.
+
+    Args:
+        text: What the query must contain.
+        code: The HTTP status of the refusal.
     """
 
     text: str = field(repr=False)
@@ -216,7 +284,11 @@ class RequireQuery(Fault):
 
 @dataclass(frozen=True)
 class Headers(Fault):
-    """Response headers set to other values, or left out where the value is None; names in any case."""
+    """Set, replace or remove headers of the response.
+
+    Args:
+        headers: Values by name, in any case. None removes the header.
+    """
 
     headers: Mapping[str, str | None]
 
@@ -232,9 +304,11 @@ class Headers(Fault):
 
 @dataclass(frozen=True)
 class NoLength(Fault):
-    """No Content-Length: the body ends where the connection does, cut at byte ``cut`` if given.
+    """Send no Content-Length, so that the end of the connection ends the body.
 
-    The client cannot detect such a cut by the framing.
+    Args:
+        cut: End the connection after this many bytes of the body. The client cannot see such a cut in the
+            protocol. None: send the whole body.
     """
 
     cut: int | None = None
@@ -259,10 +333,13 @@ def has_body(response: Response) -> bool:
 
 @dataclass(frozen=True)
 class WrongLength(Fault):
-    """A Content-Length that is off by ``delta``.
+    """Send a Content-Length that is off by ``delta``.
 
     If it is too large, the connection is closed after the body, which looks cut. If it is too small, the
     connection stays open, and the surplus comes before the next response.
+
+    Args:
+        delta: Bytes to add to the right length; negative for too small a length.
     """
 
     delta: int
@@ -281,12 +358,13 @@ class WrongLength(Fault):
 
 @dataclass(frozen=True)
 class WrongRange(Fault):
-    """206 with another range than the one asked for, off by ``shift`` bytes.
+    """Answer a request for a range with another range, ``shift`` bytes away.
 
     Args:
-        shift: By how much; a range that would leave the object is answered without the fault.
-        lies: ``"both"``: header and body agree on the wrong range. ``"body"``: the header claims the
-            requested range, the body is another. ``"header"``: the body is right, the header is wrong.
+        shift: How many bytes away; negative for earlier ones. A range that would leave the object is
+            answered without the fault.
+        lies: What is wrong. ``"both"``: header and body agree on the wrong range. ``"body"``: the header
+            claims the requested range, but the body is another. ``"header"``: only the header is wrong.
     """
 
     shift: int
@@ -310,7 +388,7 @@ class WrongRange(Fault):
 
 @dataclass(frozen=True)
 class IgnoreRange(Fault):
-    """200 and the whole object for a request with a range."""
+    """Answer a request for a range with 200 and the whole object."""
 
     def fits(self, request: Request, response: Response) -> bool:
         return response.status == 206
@@ -322,7 +400,7 @@ class IgnoreRange(Fault):
 
 @dataclass(frozen=True)
 class WrongETag(Fault):
-    """An ETag that is not the object's, on this response only."""
+    """Send an ETag that is not the object's, with this response only."""
 
     def fits(self, request: Request, response: Response) -> bool:
         return "ETag" in response.headers
@@ -334,10 +412,17 @@ class WrongETag(Fault):
 
 @dataclass(frozen=True)
 class FlipBit(Fault):
-    """Flip bit ``bit`` (0 is the lowest) of byte ``byte`` of the object.
+    """Flip one bit of the object.
 
-    The byte is counted in the object, not in the body, so that the damage stays in one place whatever ranges
-    a client requests.
+    The byte is counted in the object, not in the body, so the damage stays in one place whatever ranges a
+    client requests.
+
+    Args:
+        byte: Index of the byte in the object, from 0.
+        bit: Which bit of it, from 0, the lowest, to 7.
+
+    Raises:
+        ValueError: ``byte`` or ``bit`` is out of range.
     """
 
     byte: int
@@ -364,7 +449,7 @@ class FlipBit(Fault):
 
 @dataclass(frozen=True)
 class GzipEncoding(Fault):
-    """The body gzipped, with ``Content-Encoding: gzip``, whether or not the client accepts that."""
+    """Compress the body with gzip and ``Content-Encoding: gzip``, whether or not the client accepts that."""
 
     def fits(self, request: Request, response: Response) -> bool:
         return has_body(response)
@@ -379,9 +464,12 @@ class GzipEncoding(Fault):
 
 @dataclass(frozen=True)
 class ChangeObject(Fault):
-    """From the first request that it hits, which is included, the object is ``new_bytes``.
+    """Replace the object, from the first request that is hit.
 
-    The change is made before the request is answered, so ``If-Match`` with the old ETag gets 412.
+    The change comes before that request is answered, so ``If-Match`` with the old ETag gets 412.
+
+    Args:
+        new_bytes: The new content.
     """
 
     new_bytes: bytes = field(repr=False)
@@ -396,17 +484,20 @@ def _flip(view: memoryview, bit: int) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds before the first byte: lognormal, with an occasional stall.
+    """Draw the seconds before the first byte: lognormal, with an occasional stall; for ``serve(latency_s=)``.
 
     Object stores answer most requests near the median and a few much later. A lognormal distribution with a
     rare stall is the smallest model that has both; constant latency does not test hedging.
 
     Args:
-        median_s: Half of the requests are faster than this.
-        sigma: Spread of the logarithm; 0 makes every request take ``median_s``, 0.5 puts the 95th
-            percentile at 2.3 times the median.
-        stall_probability: Share of the requests that take ``stall_s`` instead.
-        stall_s: How long those take.
+        median_s: Median of the latency, in seconds.
+        sigma: Standard deviation of its natural logarithm. 0, the default: every request takes ``median_s``.
+            0.5 puts the 95th percentile at 2.3 times the median.
+        stall_probability: Share of the requests that take ``stall_s`` instead, from 0 to 1.
+        stall_s: How many seconds these take.
+
+    Raises:
+        ValueError: A value is negative, or ``stall_probability`` is above 1.
     """
 
     median_s: float

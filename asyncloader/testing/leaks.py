@@ -147,23 +147,24 @@ _numbers = itertools.count()
 
 
 def check_leaks(*, within_s: float = 1.0, allow: Callable[[str], bool] | None = None) -> LeakCheck:
-    """Assert at the end of a ``with`` or ``async with`` block that nothing new is left.
+    """Assert at the end of a ``with`` or ``async with`` block that it has left nothing behind.
 
-    Use ``async with`` in a running event loop: the loop runs while the check waits, so tasks and transports
-    that are being closed can finish. A plain ``with`` there finds the tasks, but blocks the loop. If the
-    block raises, there is no check: an exception keeps things alive through its traceback.
+    It looks for threads and tasks, and on Linux also for processes, file descriptors and shared memory. In a
+    running event loop use ``async with``: the loop then runs while the check waits, so that tasks and
+    transports can finish. A plain ``with`` blocks the loop. If the block raises, nothing is checked, since
+    the traceback of an exception keeps objects alive.
 
     Args:
-        within_s: Seconds that things may take to vanish after the block.
-        allow: Gets the description of something left, such as ``thread 'worker-0'``, and returns whether it
-            may stay. The resource tracker of ``multiprocessing`` and the process that this library forks
-            workers from always may: once started, they stay until this process ends.
+        within_s: The most seconds to wait after the block until everything is gone.
+        allow: A function that gets the description of something left, such as ``thread 'worker-0'``, and
+            returns whether it may stay. Two processes always may, since they stay until this process ends:
+            the resource tracker of ``multiprocessing``, and the one that workers are forked from.
 
     Returns:
         A context manager, for one use.
 
     Raises:
-        AssertionError: When the block ends; it lists all that is left, by name.
+        AssertionError: At the end of the block, something is left; the message lists it by name.
     """
     return LeakCheck(within_s, allow or (lambda _: False))
 

@@ -113,17 +113,18 @@ class LoggedRequest:
     """One request in the log.
 
     Attributes:
-        method: Such as ``GET``.
-        path: Percent-decoded, with its leading slash, without the query.
-        range: The ``Range`` header as sent.
-        status: Of the response; 0 if none was begun.
-        bytes_sent: Body bytes handed to the kernel so far.
+        method: The HTTP method, such as ``GET``.
+        path: The path, percent-decoded, with its leading slash and without the query.
+        range: The ``Range`` header as sent; None without one.
+        status: Status of the response; 0 if none was begun.
+        bytes_sent: Bytes of the body passed to the kernel so far.
         time_s: When it arrived, in seconds since the server opened.
         connection: Number of its connection, from 0 in order of arrival.
         faults: Names of the faults that hit it.
         client_left: Whether the client left before the whole response was sent.
-        query: As sent, without its question mark. Not shown, since it may contain signatures.
-        headers: As sent, names in lower case. Not shown either.
+        query: The query as sent, without its question mark. ``repr`` leaves it out, since it may contain
+            signatures.
+        headers: The headers as sent, with names in lower case. ``repr`` leaves them out too.
     """
 
     method: str
@@ -141,11 +142,11 @@ class LoggedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals since the server opened, and the current numbers.
+    """Counts since the server opened, and the current numbers.
 
     Attributes:
         requests: Requests that arrived.
-        bytes_sent: Body bytes handed to the kernel.
+        bytes_sent: Bytes of bodies passed to the kernel.
         connections: Connections accepted.
         max_concurrent: The most requests that were being answered at once.
         concurrent: Requests being answered now.

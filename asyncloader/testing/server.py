@@ -301,7 +301,7 @@ _BACKLOG = 1024
 
 
 class Server:
-    """A running server, as :func:`serve` yields it. It may be used from any thread.
+    """A running server, made by ``serve``. It may be used from any thread.
 
     Attributes:
         url: ``http://127.0.0.1:PORT``, without a slash at the end.
@@ -312,24 +312,31 @@ class Server:
         self._log = log
 
     def url_of(self, key: str) -> str:
-        """The URL of an object, percent-encoded."""
+        """Return the URL of an object, percent-encoded.
+
+        Args:
+            key: The object's key, without a leading slash.
+        """
         return f"{self.url}/{quote(key)}"
 
     @property
     def requests(self) -> list[LoggedRequest]:
-        """A copy of the log so far, in order of arrival; also available after the server has closed."""
+        """A copy of the log so far, in order of arrival; available after the server has closed, too."""
         return self._log.requests()
 
     @property
     def counters(self) -> Counters:
-        """Totals so far."""
+        """The counts so far."""
         return self._log.counters()
 
     def wait_idle(self, within_s: float = 1.0) -> bool:
-        """Block until no request is being answered, such as after clients cancelled theirs.
+        """Block until no request is being answered, for example after clients have cancelled theirs.
+
+        Args:
+            within_s: The most seconds to wait.
 
         Returns:
-            False if one still was after ``within_s`` seconds.
+            True once the server is idle; False if a request was still being answered after ``within_s``.
         """
         return self._log.wait_idle(within_s)
 
@@ -344,30 +351,30 @@ def serve(
     opens_after_s: float = 0.0,
     seed: int = 0,
 ) -> Iterator[Server]:
-    """Serve objects over HTTP, with faults, until the block ends.
+    """Serve objects over HTTP on 127.0.0.1, with faults, until the ``with`` block ends.
 
-    The server has its own thread and event loop. When the block ends, every connection is closed,
-    stalled ones too, and the thread has ended.
+    The server has its own thread and event loop. The end of the block closes all connections, also stalled
+    ones, and ends the thread.
 
     Args:
-        objects: Keys to contents, or to callables that return the content at each request; or a directory.
-            Keys are URL paths without the leading slash.
-        faults: Applied in order, each to the response of the one before.
+        objects: The objects by key, which is a URL path without the leading slash: bytes, or a function that
+            returns them for each request. Or the path of a directory.
+        faults: Faults, applied in this order; each gets the response that the one before has made.
         latency_s: Seconds before the first byte of each response, or a function that draws them from
-            a ``random.Random``, such as :class:`Latency`.
+            a ``random.Random``, such as ``Latency``.
         rate_bytes_s: The most bytes per second of each connection; None for no limit.
         opens_after_s: Seconds in which connections are refused, as by a server that is just starting.
-        seed: Of every draw. What happens to a request depends on the seed, the request and its attempt
+        seed: Seed of all draws. What happens to a request depends on the seed, the request and its attempt
             number; only ``after``, ``times`` and ``Capacity`` depend on the order of arrival.
 
     Yields:
-        The server; it accepts connections at once, or after ``opens_after_s``.
+        The ``Server``. It accepts connections at once, or after ``opens_after_s``.
 
     Raises:
-        ValueError: ``rate_bytes_s`` is not positive, ``latency_s`` or ``opens_after_s`` is negative, or the
-            path given is not a directory.
-        Exception: When the block ends, what a callable of yours (content, latency) raised while the
-            server ran; every connection was closed at that moment.
+        ValueError: ``rate_bytes_s`` is not positive, ``latency_s`` or ``opens_after_s`` is negative, or
+            ``objects`` is a path that is not a directory.
+        Exception: When the block ends: what a function of yours (content, latency) raised while the server
+            ran. The server closed all connections at that moment.
     """
     if rate_bytes_s is not None and rate_bytes_s <= 0:
         raise ValueError(f"rate_bytes_s must be more than 0, not {rate_bytes_s}")

@@ -27,22 +27,22 @@ def verify_shards(
     The command ``asyncloader verify`` does the same. Nothing is written.
 
     Args:
-        urls: As for ``from_urls``. For a folder, prefix or glob, shards that the index lists and that are
-            missing are reported too.
-        index: Path or URL of the index; None for the one beside the shards, if they are in one folder.
-        format: Format of shards whose suffix does not show it; as for ``from_urls``.
-        delimiter: Of CSV and TSV; as for ``from_urls``.
-        storage_options: As for ``from_urls``.
-        concurrency: How many shards are read at a time; as for ``build_index``.
+        urls: Shards, as for ``from_urls``. For a folder, prefix or glob, the result also has the shards that
+            the index lists and that are missing.
+        index: Path or URL of the index. None: the one beside the shards, if they are in one folder.
+        format: Format of the shards, as for ``from_urls``.
+        delimiter: The character that separates the fields of CSV and TSV, as for ``from_urls``.
+        storage_options: Endpoint, credentials and headers, as for ``from_urls``.
+        concurrency: The most shards that are read at a time, as for ``build_index``.
 
     Returns:
-        A result for each shard; ``wrong`` is empty for a sound one.
+        A result for each shard. Its ``wrong`` is empty if the shard is as the index says.
 
     Raises:
-        TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, names that do not fit, no index, or ``concurrency`` below 1.
+        TypeError: ``urls`` has something other than strings and paths.
+        ValueError: There is no shard or no index, names do not fit, or ``concurrency`` is below 1.
         StoreError: A listing or the index cannot be read.
-        FormatError: The index is not sound.
+        FormatError: The index is damaged.
     """
     named = NamedShards(urls, format, delimiter, storage_options)
     with open_verifying(named, index, concurrency) as verifying:

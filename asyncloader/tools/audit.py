@@ -84,16 +84,16 @@ class Finding:
     """Samples that were not delivered once.
 
     Attributes:
-        what: ``"twice"``, ``"never"``, or ``"beyond"`` the samples that the shard has; or ``"left out"`` by
-            an operator, which is no fault.
-        component: The name of the mixture's component; empty outside of any.
-        shard: Its URL or path; of a source without shards, its lane.
-        repetition: Of the data within the epoch.
-        first: The first of the samples.
-        stop: After the last; None if it is not known how many there are.
-        ranks: Which ranks delivered them.
-        lanes: In which lanes.
-        by: Which operator has left them out.
+        what: They came ``"twice"`` or ``"never"``, or are ``"beyond"`` the samples of the shard; or
+            ``"left out"`` by an operator, which is not a fault.
+        component: Name of the component of a mixture; empty for other datasets.
+        shard: URL or path of the shard; for a source without shards, the lane.
+        repetition: Number of the repetition within the epoch, from 0.
+        first: Index of the first of the samples.
+        stop: Index after the last one; None if it is not known how many there are.
+        ranks: The ranks that delivered them.
+        lanes: The lanes that they came in.
+        by: The operator that has left them out; otherwise empty.
     """
 
     what: Literal["twice", "never", "beyond", "left out"]
@@ -121,24 +121,24 @@ class EpochVerdict:
     """The verdict on an epoch.
 
     Attributes:
-        dataset: Names the dataset, as the files do.
-        epoch: Its number.
-        verdict: ``"exact"``: proved, as far as counts are known. ``"wrong"``: samples came twice or are
-            missing, or the record is not complete. ``"unfinished"``: nothing is wrong so far.
+        dataset: Name of the dataset, as in the files.
+        epoch: Number of the epoch, from 0.
+        verdict: ``"exact"``: each sample came once, as far as counts are known. ``"wrong"``: samples came
+            twice or are missing, or the record is not complete. ``"unfinished"``: nothing is wrong so far.
             ``"incomplete"``: nothing else is wrong, but ``uneven="stop"`` ended the epoch while ranks had
             samples left.
-        samples: Delivered, of those that count: what came again after a restart counts once.
-        expected: How many there are; None if that is not known.
-        batches: Delivered, likewise.
-        ranks: Which ranks delivered them.
-        findings: What is wrong.
+        samples: How many samples were delivered. One that came again after a restart counts once.
+        expected: How many samples there are; None if that is not known.
+        batches: How many batches were delivered, counted like samples.
+        ranks: The ranks that delivered them.
+        findings: The samples that did not come once.
         left_out: How many samples did not come for one of ``reasons``; None if that is not known.
-        left_out_by: How many of these each operator has named, one by one: ``.filter``, ``.filter_batches``
-            and ``drop_last`` do. For the others it is not recorded which ones were left out.
-        left_out_samples: Those that were named, on request.
+        left_out_by: How many of these are recorded one by one, by operator: ``.filter``, ``.filter_batches``
+            and ``drop_last`` do that, and other operators do not.
+        left_out_samples: The samples that are recorded so, on request.
         reasons: What leaves samples out: operators of the dataset, ``drop_last``, ``uneven="stop"``.
         faults: What is wrong with the record.
-        open_lanes: Those that are not known to have ended.
+        open_lanes: The lanes that are not known to have ended.
     """
 
     dataset: str
@@ -375,29 +375,28 @@ def verify_audit(
     storage_options: Mapping[str, Any] | None = None,
     left_out: bool = False,
 ) -> list[EpochVerdict]:
-    """Prove from what all ranks recorded that each epoch delivered each sample once, or say what is wrong.
+    """Prove from the records of all ranks that each epoch delivered each sample once, or say what is wrong.
 
-    Files of all ranks and of all restarts are merged. What a killed run delivered after the state that the
-    next one went on from came again, and counts once.
+    The records of all ranks and restarts are merged. After a restart, the samples since the loaded state come
+    again; they count once.
 
     Args:
-        paths: The folder that ``DataLoader(audit=...)`` was given; several where ranks wrote to disks of
-            their own.
-        epoch: The one to check; all of them if None. The last one of a running training is unfinished.
-        index: Path or URL of the index of the shards, for audits of a time when there was none beside
-            them. It has to list every shard of a source, for at least one source.
-        storage_options: For an index in a store; as of ``from_urls``.
-        left_out: Whether to name each run of samples that operators have left out, in
-            ``EpochVerdict.left_out_samples``; a filter of many samples may have made millions.
+        paths: The folder of ``DataLoader(audit=...)``, or several if ranks wrote to different disks.
+        epoch: The epoch to check. None: all epochs. The last one of a running training is unfinished.
+        index: Path or URL of the index of the shards, if there was none beside them during the training. It
+            must list every shard of at least one source.
+        storage_options: Options for an index in a store, as for ``from_urls``.
+        left_out: Fill ``EpochVerdict.left_out_samples``. False by default, since a filter may leave out
+            millions.
 
     Returns:
-        A verdict for each epoch that a loader began, those of one dataset together.
+        A verdict for each epoch that a loader began, grouped by dataset.
 
     Raises:
-        ValueError: There is no audit, or none of this epoch; a file is not part of an audit, or the file of
-            its contents, which rank 0 writes, is missing. There is no such index, or it is of other shards.
+        ValueError: There is no audit, or none of this epoch; a file is not part of an audit; the table of
+            contents, which rank 0 writes, is missing; or the index does not exist or is of other shards.
         StoreError: The index cannot be read.
-        FormatError: The index is not sound.
+        FormatError: The index is damaged.
         OSError: A file cannot be read.
     """
     places = [paths] if isinstance(paths, str | os.PathLike) else [*paths]

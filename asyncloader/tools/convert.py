@@ -95,64 +95,67 @@ def convert(
 ) -> Converted:
     """Make shards from other shards (in another format or size, with fewer fields), or from files.
 
-    If this call is killed, repeat it: it makes the missing shards, and all bytes are as if it had not been
-    killed. Sources without a number of samples in their index are read twice, the first time to count.
-    Parquet and Arrow files contain the number, and so does the index of MDS and LitData. A source with a
-    digest in its index is checked as a whole; if several shards are cut from it, it is read once more. Images
+    If this call is killed, repeat it: it makes the missing shards, and the result has the same bytes. Images
     keep the bytes of their files.
 
+    The number of samples of each source is taken from its index, from the footers of Parquet and Arrow, or
+    from the index of MDS and LitData; other sources are read twice, the first time to count. A source whose
+    index has a digest is checked as a whole; if several shards are made from it, it is read once more.
+
     In a folder of files, those with the same path up to the first dot of their names are one sample, as in
-    WebDataset: ``cat/0001.jpg`` and ``cat/0001.json`` are the fields ``jpg`` and ``json`` of sample
+    WebDataset: ``cat/0001.jpg`` and ``cat/0001.json`` are the fields ``jpg`` and ``json`` of the sample
     ``cat/0001``. Hidden files are left out, and counted.
 
     It blocks; in a coroutine, call it on a thread.
 
     Args:
-        urls: Shards, as ``from_urls`` takes them, CSV too; a folder with an ``index.json`` (``format``); or a
+        urls: Shards, as for ``from_urls``; a folder with an ``index.json``, together with ``format``; or a
             local folder of files, without ``/`` at the end of its name, or with ``format="files"``.
-        output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``), empty or of an
-            earlier run of the same call. It gets ``shard-00000.tar`` and so on, their index
+        output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``). It is empty, or
+            from an earlier run of the same call. It gets ``shard-00000.tar`` and so on, their index
             ``asyncloader-index.json``, and ``.convert/`` with notes on the sources.
         to: ``"tar"`` or ``"jsonl"``, with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress; or
-            ``"parquet"``. For the values that each keeps see ``docs/how-to/convert.md``.
+            ``"parquet"``. ``docs/how-to/convert.md`` says which values each format keeps.
         shard_size: Approximate size of a shard before compression, estimated from the first samples of some
-            sources; all shards but one have the same number of samples. For files, the most bytes in a
-            shard; a larger sample gets a shard of its own. The default of 256 MB is worth a request, and
-            leaves several shards for each of many workers.
-        samples_per_shard: The most samples of a shard, in place of a size; for files, in addition to it.
-        columns: Names of the fields to keep, beside ``__key__``; None for all. Of Parquet and Arrow, only
-            these are read.
-        types: Converts the text of fields, such as all those of CSV, to ``"int"``, ``"float"``, ``"bool"`` or
-            ``"json"``, by name; for Parquet it also sets the type of a column.
-        decode: Decode a tar's fields, or files, by their extension (``txt``, ``json``, ``cls``, ``npy``; not
-            images). ``jsonl`` always does, since JSON has no bytes.
-        labels: Use the folders in a folder of files as classes: each sample gets the name of its class as
-            ``label.txt``, and as ``cls`` its number in the order of the names.
-        format: Format of shards whose suffix does not show it; ``"mds"`` or ``"litdata"``, for the one folder
-            that ``from_mds`` or ``from_litdata`` reads; or ``"files"``, for the one folder of files.
-        delimiter: Of CSV and TSV, as for ``from_urls``.
-        block_size: Of LitData's chunks of tokens, as for ``from_litdata``.
+            sources; all shards but one have the same number of samples. For files, the most bytes of a
+            shard; a larger sample gets its own shard. 256 MB by default: large enough for a request to cost
+            little, and small enough to give each of many workers several shards.
+        samples_per_shard: The most samples of a shard, instead of a size; for files, in addition to it. None:
+            by size only.
+        columns: Names of the fields to keep, besides ``__key__``. In Parquet and Arrow, only these are read.
+            None: all fields.
+        types: Types by field: ``"int"``, ``"float"``, ``"bool"`` or ``"json"``. The text of the field, such
+            as that of CSV, is converted; in Parquet it is also the type of the column. None: keep text.
+        decode: Decode the fields of a tar, or files, by their extension (``txt``, ``json``, ``cls``, ``npy``;
+            not images). ``jsonl`` always does that, since JSON has no bytes.
+        labels: Use the folders in a folder of files as classes. Each sample gets the name of its class as
+            ``label.txt``, and the number of that name in sorted order as ``cls``.
+        format: Format of shards, as for ``from_urls``; ``"mds"`` or ``"litdata"`` for a folder that
+            ``from_mds`` or ``from_litdata`` reads; or ``"files"`` for a folder of files.
+        delimiter: The character that separates the fields of CSV and TSV, as for ``from_urls``.
+        block_size: Tokens of a sample in LitData's chunks of tokens, as for ``from_litdata``.
         storage_options: Options of the sources, and of the output if it is in an object store.
         output_options: Options of the output, if they differ from those of the sources.
-        network: Time-outs, retries and hedging of reading.
-        index: Index of the sources, if it is not beside them.
-        shuffle: Seed of a random order of all samples, the same for any number of processes; False keeps the
-            order. By default shards keep their order, and files are shuffled with seed 0: a folder for each
-            class would make shards of one class each, which no window of ``.shuffle`` can mix. Samples of
-            shards are first written to an unnamed file of the same size: in ``output``, or in the temporary
-            folder if that is an object store. A run that continues writes it once more.
-        num_workers: Processes; 0 for this one. By default as many as this process may use, up to 8 (0 where
-            there are no worker processes, which need Linux). The shards do not depend on it.
+        network: Time-outs, retries and hedging, as for ``from_urls``.
+        index: URL or path of the index of the sources. None: the one beside them.
+        shuffle: Seed of a random order of all samples, which does not depend on the number of processes;
+            False keeps the order. By default shards keep their order, and files are shuffled with seed 0:
+            with a folder for each class, each shard would have one class, and a ``.shuffle`` could not mix
+            them. To shuffle shards, their samples are first written to an unnamed file of the same size, in
+            ``output`` or, for an object store, in the temporary folder. A call that continues writes it
+            again.
+        num_workers: The number of processes; 0: only this one. None: one for each processor, up to 8, or 0
+            without Linux. The shards do not depend on it.
         overwrite: Remove the shards that another call has left in ``output``.
         progress: Show a progress bar.
 
     Raises:
-        TypeError, ValueError: A wrong argument; a format that does not keep a value; an output with other
-            files in it, or of another call; or something in a folder that would be lost: a file without an
-            extension, two files for one field, a link to a folder. If the first samples show it, it is raised
-            before anything is written.
-        ImportError: Parquet or Arrow, and pyarrow is not installed.
-        StoreError, FormatError: A source cannot be read or is not sound, or was changed meanwhile.
+        TypeError, ValueError: An argument is wrong; the format cannot keep a value; the output has other
+            files or is from another call; or a folder has files that would be lost: one without an
+            extension, two for one field, or a link to a folder. If the first samples show it, nothing has
+            been written.
+        ImportError: A format is Parquet or Arrow, and pyarrow is not installed.
+        StoreError, FormatError: A source cannot be read, is damaged, or has changed meanwhile.
         OSError: A shard cannot be written. Finished shards stay, and the next call continues.
         WorkerDiedError: A process was killed.
     """

@@ -147,8 +147,8 @@ def check_workers(saved: Saved, loader: Any) -> None:
         raise ValueError(
             f"this state has the positions of {then} worker{'s' * (then != 1)} in a "
             f"{name}, but now num_workers={now}: each worker reads a part of its own, and what {then} have "
-            f"left unread cannot be divided among {now}. {resume}, after which any number works, or use a "
-            "stream (from_urls, from_iterable), which resumes with any"
+            f"not read cannot be divided among {now}. {resume}, after which any number works, or use a "
+            "stream (from_urls, from_iterable), which resumes with any number"
         )
 
 
@@ -209,7 +209,7 @@ def _check_agrees(then: dict[str, Any], whose: tuple[Any, Any], loader: Any, wor
     if differences:
         raise ValueError(
             "this state was saved by another loader, in the middle of an epoch; make the two agree, or start "
-            "anew without it:\n  " + "\n  ".join(differences)
+            "again without it:\n  " + "\n  ".join(differences)
         )
 
 

@@ -87,10 +87,10 @@ class _Dealt:
 def split_iterable(
     dataset: Iterable[Any], *, rank: int | None = None, world_size: int | None = None
 ) -> Split:
-    """Deal an iterable dataset to ranks and workers: each sample goes to exactly one of them.
+    """Split an iterable dataset over ranks and workers, so that each sample goes to exactly one of them.
 
-    Every worker runs through the whole dataset and keeps its own part, so this is right for any
-    iterable that yields the same sequence everywhere, and cheap where a sample is cheap to skip.
+    Every worker iterates the whole dataset and keeps its own part. The iterable must yield the same sequence
+    everywhere, and samples should be cheap to skip.
 
     Example:
         ```python
@@ -103,9 +103,9 @@ def split_iterable(
 
     Args:
         dataset: An iterable with a fixed order. If it, or its iterator, has ``state_dict`` and
-            ``load_state_dict``, they are passed on.
-        rank: This process's rank, given together with ``world_size``. None: that of the loader that reads
-            it; outside of any loader, that of ``torch.distributed`` or of the launcher's environment.
+            ``load_state_dict``, the result has them too.
+        rank: The rank of this process, together with ``world_size``. None: that of the loader; outside of a
+            loader, that of ``torch.distributed`` or of the launcher's environment.
         world_size: The number of ranks.
 
     Returns:
@@ -126,9 +126,9 @@ def warn_of_unsplit(dataset: object, warned: list[Line], line: Line) -> None:
         return
     warned.append(line)
     warnings.warn_explicit(
-        f"{type(dataset).__name__} is read by several workers but never asked get_worker_info(): "
+        f"{type(dataset).__name__} is read by several workers but never called get_worker_info(): "
         "each worker yields all of it, so that every sample comes once for each worker. Wrap it in "
-        "asyncloader.split_iterable(dataset), or divide it in its __iter__",
+        "asyncloader.split_iterable(dataset), or split it in its __iter__",
         UserWarning,
         *line,
     )

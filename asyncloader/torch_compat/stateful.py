@@ -95,7 +95,7 @@ def load_into(part: Any, state: Any) -> None:
     """
     if not is_stateful(part):
         raise ValueError(
-            f"the state holds one of a {type(part).__name__}, which has no load_state_dict now: was it saved "
+            f"the state has a part for a {type(part).__name__}, which has no load_state_dict: was it saved "
             "with another class?"
         )
     part.load_state_dict(state)

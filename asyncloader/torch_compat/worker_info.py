@@ -20,14 +20,20 @@ _asked = False
 
 @dataclass(frozen=True)
 class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is untyped
-    """torch's ``WorkerInfo`` (id, num_workers, seed, dataset), and which rank the worker works for.
+    """torch's ``WorkerInfo``, with the rank that the worker works for.
 
-    For the source of a stream it is worker 0 of 1. A lane's source finds its part by the topology, and a
-    library below it, which knows only of workers, would take a part of that part.
+    In the source of a stream it says worker 0 of 1. The source takes the part of its lane by the topology,
+    and a library inside it that splits by worker would take a part of that part.
 
     Attributes:
-        rank: Of the process that iterates the loader.
-        world_size: How many ranks there are.
+        id: Number of the worker, from 0.
+        num_workers: How many workers the loader has.
+        seed: Seed of the random generators in this worker, different for each worker.
+        dataset: The copy of the dataset in this process.
+        rng: As in torch, which sets it for workers on threads only.
+        worker_method: As in torch.
+        rank: Rank of the process that iterates the loader.
+        world_size: The number of ranks.
     """
 
     rank: int = 0
@@ -45,10 +51,10 @@ class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is unt
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Return what this worker process is: its number, how many there are, its seed, rank and world size.
+    """Return the number of this worker, how many there are, its seed, rank and world size.
 
     Returns:
-        The object that ``torch.utils.data.get_worker_info()`` returns, with types; None in the main process.
+        The object of ``torch.utils.data.get_worker_info()``, with types; None outside of workers.
     """
     return cast("WorkerInfo | None", torch_worker_info())
 

@@ -140,7 +140,7 @@ class ForkServer:
             RuntimeError: The platform cannot fork, or there is no Python executable to start.
         """
         if not hasattr(os, "fork"):
-            raise RuntimeError(f"worker processes need a Unix, not {sys.platform}; use num_workers=0")
+            raise RuntimeError(f"worker processes need Unix, but this is {sys.platform}; use num_workers=0")
         assert self._process is None, "a fork server starts once"
         occupy_standard_descriptors()  # also for the server and its workers, which inherit them
         self._owner = os.getpid()

@@ -183,7 +183,7 @@ READERS = ("ls", "head", "bench", "verify")
         (["{}/tar", *LITDATA[1:]], "/tar/index.json': a folder of LitData's chunks has an index.json"),
         (["{}/mds/shard.00000.mds", *MDS[1:]], "there is no "),
         (["{}/litdata", *MDS[1:]], "expected the index.json of MDS"),
-        (["{}/tokens", *LITDATA[1:]], "say how many make a sample, by block_size= (--block-size)"),
+        (["{}/tokens", *LITDATA[1:]], "pass the number of tokens of a sample, by block_size= (--block-size)"),
         (["{}/litdata", *TOKENS[1:]], "these hold samples: leave it out"),
         (["{}/mds", *MDS[1:], "--block-size", "4"], "block_size (--block-size) is for LitData's chunks"),
         (["{}/tar/", "--block-size", "4"], "block_size (--block-size) is for LitData's chunks"),

@@ -176,7 +176,7 @@ def unknown_suffix(folder: Path) -> None:
     al.from_urls(f"{folder}/train-0.bin")
 
 
-@mistake("`DataLoader(url)`", "TypeError", "expected a dataset", "a str", "from_urls")
+@mistake("`DataLoader(url)`", "TypeError", "expected a dataset", "type str", "from_urls")
 def url_as_a_dataset(folder: Path) -> None:
     url: Any = "https://server/train-0.tar"
     al.DataLoader(url)
@@ -318,7 +318,11 @@ def empty_batches(folder: Path) -> None:
 
 
 @mistake(
-    '`device="cuda"` without a GPU', "RuntimeError", "device='cuda'", "no CUDA device", "leave device out"
+    '`device="cuda"` without a GPU',
+    "RuntimeError",
+    "device='cuda'",
+    "needs a CUDA device",
+    "leave device out",
 )
 def no_gpu(folder: Path) -> None:
     if torch.cuda.is_available():
@@ -338,7 +342,7 @@ def ranks_without_an_index(folder: Path) -> None:
 
 
 @mistake(
-    "two iterators at the same place", "RuntimeError", "an iterator made later", "iterate the loader anew"
+    "two iterators at the same place", "RuntimeError", "an iterator made later", "iterate the loader again"
 )
 def two_iterators(folder: Path) -> None:
     with al.DataLoader(numbers().take(8)) as loader:

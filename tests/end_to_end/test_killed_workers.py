@@ -450,7 +450,7 @@ def test_a_timeout_says_where_a_worker_is_stuck(platform: str, tmp_path: Path) -
             "no batch came within timeout=0.5 seconds; raise it, or see what takes so long: worker 1 ("
             in told
         )
-        assert "whose next batch, of 4 samples, is of lane 1 and goes on at sample" in told
+        assert "whose next batch, of 4 samples, is of lane 1 and continues at sample" in told
         assert STATES["sleeping", platform] in told and "in _wait_for_nothing" in told
         first, second = told.partition("its Python stack:\n")[2].splitlines()[:2]
         assert "dying.py" in first and "in __call__" in first, "the function's frame, and then what it calls"

@@ -161,7 +161,7 @@ def test_a_loop_that_was_left_is_followed_by_the_next_epoch(whole_shards: list[s
 
 UNKNOWN: list[tuple[Callable[[list[str]], al.Dataset], str]] = [
     (lambda paths: al.from_urls(paths).filter(keep), r"filter\(keep\) does not say how many"),
-    (lambda paths: al.from_urls(paths).repeat(), r"repeat\(\) goes on for ever"),
+    (lambda paths: al.from_urls(paths).repeat(), r"repeat\(\) never ends"),
     (lambda paths: al.from_urls(paths).shuffle(2).repeat(5000), r"repeat\(5000\) .* in each repetition"),
     (lambda paths: al.from_iterable(lambda lane: lane.split("ab")), r"<lambda> does not say how many"),
     (

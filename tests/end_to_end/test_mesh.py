@@ -106,5 +106,5 @@ def test_replicas_of_a_mesh_are_in_step_and_ranks_share_the_data(
     assert (verdict.verdict, verdict.samples) == ("exact", 24)
     # Whoever differs, or shares a rank with it, is told why; the others that somebody has left.
     errors = [each["error"] for each in told]
-    assert any("should get the same batches have different ones at step" in error for error in errors)
-    assert all("different ones at step" in error or "has left the epoch" in error for error in errors)
+    assert any("but they differ at step" in error for error in errors)
+    assert all("but they differ at step" in error or "has left the epoch" in error for error in errors)

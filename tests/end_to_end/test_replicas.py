@@ -115,7 +115,9 @@ def test_states_of_replicas_at_different_steps_are_not_merged(recipe: al.Dataset
     loaders = loaders_of(recipe, PROCESSES, REPLICATE)
     stepped(loaders, 1)
     stepped(loaders[1:2], 2)
-    with pytest.raises(ValueError, match=r"the same of all processes of a rank, but those of rank 0 differ"):
+    with pytest.raises(
+        ValueError, match=r"the same state of all processes of a rank, but those of rank 0 differ"
+    ):
         al.merge_states([loader.state_dict() for loader in loaders])
 
 

@@ -60,7 +60,7 @@ def claiming(uncompressed: int, values: int = 1000) -> bytes:
 def test_a_page_that_claims_gigabytes_is_refused(most: int) -> None:
     with memory_of_pyarrow() as pool, pytest.raises(FormatError) as caught:
         read("parquet", claiming(most))
-    assert f"are to become {most}; at most {256 * MiB} are decompressed" in str(caught.value)
+    assert f"would become {most}; at most {256 * MiB} are decompressed" in str(caught.value)
     assert "column 'a' of row group 0, page 0" in str(caught.value)
     assert pool.max_memory() < MiB
 
@@ -148,7 +148,7 @@ def test_a_batch_that_becomes_hundreds_of_megabytes_is_refused_before_it_does(ki
 def test_many_buffers_that_become_hundreds_of_megabytes_together_are_refused(kind: str) -> None:
     column = np.zeros(2 * MiB, np.int64)
     content = arrow_of(kind, pa.table({f"{number}": column for number in range(17)}), "zstd")
-    with memory_of_pyarrow() as pool, pytest.raises(FormatError, match=f"are to become {17 * 16 * MiB}"):
+    with memory_of_pyarrow() as pool, pytest.raises(FormatError, match=f"would become {17 * 16 * MiB}"):
         read("arrow", content)
     assert pool.max_memory() < MiB
 

@@ -76,5 +76,5 @@ def test_shards_that_datasets_has_written_keep_its_features(tmp_path: Path) -> N
     assert batch["grown"].shape == (4, 4, 3)
     assert batch["grown"].sum() == sum(3 * n * (n + 1) for n in range(4))
     assert dataset.class_names("label") == ["cat", "dog"]
-    with pytest.raises(ValueError, match="no names of classes for 'even'; it has some for 'label'"):
+    with pytest.raises(ValueError, match="no names of classes for 'even'; it has them for 'label'"):
         dataset.class_names("even")

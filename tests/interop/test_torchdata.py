@@ -116,7 +116,7 @@ def test_a_state_of_its_own_is_refused_by_name(kind: str, workers: int) -> None:
     batches = iter(theirs)
     next(batches)
     ours = al.DataLoader(al.from_iterable(range(COUNT)), 4) if kind == "stream" else al.DataLoader(**source())
-    with pytest.raises(ValueError, match=r"one of torchdata's StatefulDataLoader.* begin the epoch anew"):
+    with pytest.raises(ValueError, match=r"one of torchdata's StatefulDataLoader.* start the epoch again"):
         ours.load_state_dict(theirs.state_dict())
 
 

@@ -182,9 +182,9 @@ def test_a_sample_that_is_too_long_may_be_a_batch_of_its_own(pool: int | None, e
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        ({"other": [1]}, "expected samples that are mappings with a field 'tokens'"),
-        (["a", "b"], "expected samples that are mappings with a field 'tokens'"),
-        ({"tokens": None}, "expected a sequence, whose length counts, or a number, but found NoneType"),
+        ({"other": [1]}, "expected samples that are mappings with the field 'tokens'"),
+        (["a", "b"], "expected samples that are mappings with the field 'tokens'"),
+        ({"tokens": None}, "expected a sequence or a number as the length of a sample, but found NoneType"),
         ({"tokens": -1}, "a length of 0 or more, but found -1"),
         ({"tokens": float("nan")}, "a length of 0 or more, but found nan"),
         ({"tokens": True}, "expected a number as length, but found bool"),

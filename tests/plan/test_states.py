@@ -201,8 +201,8 @@ four = states_of(4, ROWS)
         ([], "expected the state of each rank, but got none"),
         (four[0], r"expected a list of states, one of each rank, but got a dict; pass \[state, \.\.\.\]"),
         (None, "expected a list of states, one of each rank, but got a NoneType"),
-        (four[:3], "expected the states of all 4 ranks, but of rank 3 there is none: what was delivered"),
-        ([four[1]], "all 4 ranks, but of ranks 0, 2, 3 there is none"),
+        (four[:3], "expected the states of all 4 ranks, but got none of rank 3: what was delivered"),
+        ([four[1]], "all 4 ranks, but got none of ranks 0, 2, 3"),
         ([*four, four[2]], "expected one state of each rank, but rank 2 came twice"),
         ([merge_states(four), four[2]], "rank 2 came twice"),
         (

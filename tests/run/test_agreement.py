@@ -185,7 +185,7 @@ def test_who_tells_something_else_than_others_of_its_rank_is_told(join: Any) -> 
         settle(ranks, True, True, True)
     ranks[0].compare("rank/0", "one", last=True)
     ranks[1].compare("rank/1", "another", last=False)  # of another rank
-    with pytest.raises(RanksError, match="have different ones at step 2") as caught:
+    with pytest.raises(RanksError, match="they differ at step 2") as caught:
         ranks[2].compare("rank/0", "another", last=False)
     assert (caught.value.rank, caught.value.step) == (2, 2)
 

@@ -157,7 +157,7 @@ def test_an_unsplit_dataset_is_warned_of_once_in_the_consumers_process(batch_siz
         first = [plain(batch) for batch in loader]
         assert [plain(batch) for batch in loader] == first
     (warning,) = warned
-    assert "NotSplit is read by several workers but never asked" in str(warning.message)
+    assert "NotSplit is read by several workers but never called" in str(warning.message)
     assert "asyncloader.split_iterable(dataset)" in str(warning.message)
     assert warning.filename == __file__
     assert first == [plain(batch) for batch in TORCH(NotSplit(0, 6), batch_size, num_workers=2)]

@@ -273,7 +273,7 @@ def test_a_trace_that_is_no_path_is_refused(trace: Any) -> None:
 def test_a_url_and_a_folder_that_is_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="trace should be the path of a file on disk"):
         al.DataLoader(al.from_iterable([1]), trace="s3://bucket/run.json")
-    with pytest.raises(ValueError, match="is no folder; make it, or name another"):
+    with pytest.raises(ValueError, match="is not a folder; make it, or pass another path"):
         iter(al.DataLoader(al.from_iterable([1]), trace=tmp_path / "nowhere" / "run.json"))
 
 

@@ -21,30 +21,30 @@ _ACTOR_OPTIONS = (
 
 @dataclass(frozen=True)
 class RayWorkers:
-    """The workers of a stream's loader as Ray actors: ``DataLoader(stream, workers=RayWorkers(4))``.
+    """Run the workers of a stream as Ray actors: ``DataLoader(stream, workers=RayWorkers(4))``.
 
-    They do what ``num_workers=4`` local processes would, with the same batches in the same order, states and
-    errors, on whatever nodes Ray places them. All but ``count`` and ``start_timeout_s`` are options of Ray's
-    actors, with its meaning.
+    They do the same as ``num_workers=4`` local processes, with the same batches in the same order, the same
+    states and errors, on the nodes that Ray chooses. All options except ``count`` and ``start_timeout_s`` are
+    those of Ray's actors.
 
     Args:
-        count: How many actors each rank has.
-        num_cpus: Processors that each is scheduled by, and that its libraries may use threads for. 1, which
-            keeps one busy; less where functions mostly wait.
-        num_gpus: GPUs that each gets. 0: they see none.
-        memory: Bytes of heap that each is scheduled by; None schedules by processors alone.
-        resources: Custom resources of each, such as ``{"preprocessing": 1}``, which nodes were started with.
-        label_selector: Labels that their nodes must have.
-        scheduling_strategy: Ray's. ``"SPREAD"``, since each node brings its own link to the store; and since
-            with Ray's own default actors made within a placement group, as Ray Train's workers are, would
-            have to find room in it.
-        runtime_env: What the actors' processes find around them: this package, and modules of yours, must be
-            importable on each node. None for that of the job.
-        start_timeout_s: How long an actor may wait for its place, in seconds. 300: in that time an
-            autoscaler has added a node.
+        count: Actors of each rank.
+        num_cpus: Processors that Ray reserves for each actor, and the number of threads for its libraries.
+            1 by default, which an actor keeps busy; less if its functions mostly wait.
+        num_gpus: GPUs of each actor. 0 by default: it sees none.
+        memory: Bytes of heap that Ray reserves for each actor. None: it reserves none.
+        resources: Custom resources that each actor needs, such as ``{"preprocessing": 1}``.
+        label_selector: Labels that the nodes must have.
+        scheduling_strategy: ``"SPREAD"`` by default, since each node has its own connection to the store.
+            With Ray's own default, the actors would need room in the placement group of the caller, such as a
+            worker of Ray Train.
+        runtime_env: Ray's runtime environment for the actors. This package and your own modules must be
+            importable on each node. None: the environment of the job.
+        start_timeout_s: The most seconds that an actor may wait for its place. 300 by default, in which an
+            autoscaler adds a node.
 
     Raises:
-        ValueError: A number is not what it should be.
+        ValueError: A number is out of range.
     """
 
     count: int
@@ -72,7 +72,7 @@ class RayWorkers:
 
     @property
     def actor_options(self) -> dict[str, Any]:
-        """Keywords of Ray's ``.options()``; none for None, since older versions may not know the keyword."""
+        """Keyword arguments for Ray's ``.options()``, without those that are None."""
         given = {name: getattr(self, name) for name in _ACTOR_OPTIONS}
         return {
             name: dict(value) if isinstance(value, Mapping) else value
@@ -82,7 +82,7 @@ class RayWorkers:
 
     @property
     def demand(self) -> dict[str, Any]:
-        """What an actor is scheduled by, for messages."""
+        """The resources that an actor needs, for messages."""
         names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory", "label_selector": "labels"}
         options = self.actor_options
         demand = {told: options[name] for name, told in names.items() if options.get(name)}

@@ -159,7 +159,7 @@ def test_a_wait_that_takes_too_long_tells_where_the_actor_is(nodes: Nodes, folde
         for _ in ours:
             received += 1
     assert "in wait_at_100" in str(caught.value)
-    assert f"of lane 0 and goes on at sample {received * SIZE} of" in str(caught.value)
+    assert f"of lane 0 and continues at sample {received * SIZE} of" in str(caught.value)
     assert soon(lambda: not nodes.actors())
 
 

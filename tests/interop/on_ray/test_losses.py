@@ -50,7 +50,7 @@ def test_an_actor_that_dies_twice_at_one_place_is_an_error(
     dying = al.from_urls(f"{folder}/2.jsonl").map(die_at_100)
     with (
         leaving_nothing(),
-        pytest.raises(al.WorkerDiedError, match="had replaced died there too") as caught,
+        pytest.raises(al.WorkerDiedError, match="the worker before it died there too") as caught,
     ):
         list(loader(dying, lanes=1, batch_size=30, **on_ray(1)))
     assert (caught.value.worker, caught.value.lane, caught.value.sample) == (0, 0, 0)
