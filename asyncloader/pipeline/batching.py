@@ -374,6 +374,9 @@ class Buckets(ByLength):
     def __post_init__(self) -> None:
         self._check_length()
         as_counts(self, "multiple_of", "pool")
+        for name in ("bounds", "batch_sizes"):
+            if not isinstance(getattr(self, name), Iterable):
+                raise ValueError(f"{name} should be a list of numbers, but got {getattr(self, name)!r}")
         # Tuples, which can be compared and not changed; of Python's numbers, which a saved state can hold.
         bounds = tuple(bound.item() if isinstance(bound, np.number) else bound for bound in self.bounds)
         object.__setattr__(self, "bounds", bounds)

@@ -19,7 +19,7 @@ from ..types import Position
 from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, in_place, next_size
 from .lane import Blocks, Lane, Opener, Rounds
 from .map import OnChunks
-from .op import Op, call_of, check_names, check_plain, name_of, note_sample, shown
+from .op import Op, check_names, check_plain, name_of, note_sample, shown
 from .skips import Applied
 
 
@@ -126,7 +126,7 @@ class _FieldOp(Op):
                     for sample in [block.fields] if isinstance(block, Columns) else block.rows():
                         changed.append(self._change(sample))
                 except Exception as error:
-                    note_sample(error, call_of(self), block, len(changed))
+                    note_sample(error, shown(self), block, len(changed))
                     failure = error
                 if changed:
                     trail = block.trail

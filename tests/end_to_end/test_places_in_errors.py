@@ -122,7 +122,7 @@ def test_a_field_that_a_sample_lacks_is_told_by_shard_and_line(tmp_path: Path) -
     with pytest.raises(KeyError) as caught:
         delivered.extend(al.DataLoader(al.from_urls(path).select_columns("a"), 1, collate_fn=list))
     assert delivered == [[{"a": 1}], [{"a": 2}]]
-    assert caught.value.__notes__[0] == f"in select_columns('a',) of sample 2 of {path}, line 3 (fields: b)"
+    assert caught.value.__notes__[0] == f"in select_columns() of sample 2 of {path}, line 3 (fields: b)"
 
 
 @WORKERS

@@ -88,7 +88,7 @@ def test_a_sample_without_a_length_is_named(engine: Engine) -> None:
         ({"bounds": []}, ValueError, "bounds should be numbers that rise"),
         ({"bounds": [1, float("nan")]}, ValueError, "bounds should be numbers that rise"),
         ({"bounds": ["a", "b"]}, ValueError, "bounds should be numbers that rise"),
-        ({"bounds": 5}, TypeError, "not iterable"),
+        ({"bounds": 5}, ValueError, "bounds should be a list of numbers"),
         ({"batch_sizes": [4, 2]}, ValueError, r"one more than bounds, .* so 3, but got 2: \(4, 2\)"),
         ({"batch_sizes": [4, 2, 0]}, ValueError, "batch_sizes should be a positive integer"),
         ({"pool": 0}, ValueError, "pool should be a positive integer"),
