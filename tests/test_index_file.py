@@ -29,7 +29,7 @@ from asyncloader.shards.index_entries import format_index, is_index, parse_index
 from asyncloader.shards.index_lookup import Entries, expectations, find_local_indexes
 from asyncloader.stores.lookahead import ShardRead
 from asyncloader.stores.reading import ShardChunks
-from asyncloader.stores.store import Buffers
+from asyncloader.stores.store import BUFFER_BYTES
 
 SHA = "00" * 32
 ENTRY = {"name": "a.tar", "size_bytes": 3, "samples": 1, "sha256": SHA}
@@ -231,7 +231,7 @@ def check_reading(
     start: int = 0,
 ) -> None:
     """Pass ``CONTENT`` from ``start`` on through a check of its bytes."""
-    chunks = ShardChunks(ShardRead("s.tar", total=total, digests=digests or {}), Buffers(), bool, bool)
+    chunks = ShardChunks(ShardRead("s.tar", total=total, digests=digests or {}), BUFFER_BYTES, bool, bool)
     for at in range(start, len(CONTENT), 7):
         chunks.send_nowait(memoryview(CONTENT)[at : at + 7])
     chunks.finish()
@@ -278,7 +278,7 @@ def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> N
 
 def test_an_index_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
     chunks = ShardChunks(
-        ShardRead("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), Buffers(), bool, bool
+        ShardRead("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), BUFFER_BYTES, bool, bool
     )
     chunks.send(CONTENT)
     with pytest.raises(al.StoreError, match=rf"index promises the sha256 .* the store {OTHER.hex()}"):

@@ -486,7 +486,7 @@ def test_a_first_pass_over_several_ranks_tells_which_world_sizes_its_states_go_o
         return [record.getMessage() for record in caplog.records if record.name == "asyncloader.ranks"]
 
     (line,) = told(rank=0, world_size=6)
-    assert "6 lanes" in line and "a world size of 1, 2, 3, 6; say lanes=" in line
+    assert "6 lanes" in line and "a world size of 1, 2, 3, 6; for other world sizes, pass lanes=" in line
     assert not told(rank=1, world_size=6)
     assert not told(rank=0, world_size=6, lanes=12)
     assert not told()

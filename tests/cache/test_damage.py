@@ -196,7 +196,7 @@ def test_the_program_prints_what_is_bad(serve: Serve, new_run: Any, kept: Any, t
         run = subprocess.run(command, capture_output=True, text=True, env=environment)
         return run.returncode, run.stdout, run.stderr
 
-    assert verify(str(tmp_path / "cache")) == (0, "1 shard, 5.12 MB: all sound\n", "")
+    assert verify(str(tmp_path / "cache")) == (0, "1 shard, 5.12 MB: none is damaged\n", "")
     flip(kept("shards")[0])
     status, printed, _ = verify(str(tmp_path / "cache"))
     first, last = printed.splitlines()

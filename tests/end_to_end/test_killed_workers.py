@@ -227,7 +227,9 @@ def test_a_sample_that_always_kills_its_worker_is_an_error_that_names_it(
     assert death.shard == corpus.paths[2] and death.sample in range(15)
     assert f"shard {corpus.paths[2]}, sample {death.sample}" in str(death)
     assert f"2-{death.sample}" not in found
-    assert "it carried lanes 1 and 3, in batches of 4; the one" in str(death) and number.name in str(death)
+    assert "it carried lanes 1 and 3, in batches of 4; the worker before" in str(
+        death
+    ) and number.name in str(death)
     said = [record for record in caplog.records if record.name == "asyncloader.workers"]
     assert len(said) == restarts in (1, 2)
     assert said[0].levelno == logging.WARNING and "another worker continues" in said[0].getMessage()
@@ -248,7 +250,9 @@ def test_in_a_mixture_that_dies_the_place_in_each_component_is_named(
     )
     with pytest.raises(al.WorkerDiedError) as caught:
         list(loader)
-    assert f"and was at sample 5 of {paths[0]}, sample 5 of {paths[1]}; the one that" in str(caught.value)
+    assert f"and was at sample 5 of {paths[0]}, sample 5 of {paths[1]}; the worker before" in str(
+        caught.value
+    )
     assert caught.value.shard is None and caught.value.lane == 0
 
 
