@@ -322,14 +322,11 @@ class EpochWeights:
 
     def __post_init__(self) -> None:
         given: Any = self.given
-        if callable(given):
+        if given is None or callable(given):
             self.of(0)
-            return
-        if given is None:
-            given = [1] * len(self.names)
-        # As tuples: the caller may change a list, and an iterator gives its numbers once.
-        kept = self._of_epochs(given) or {0: self._checked(given, "weights")}
-        object.__setattr__(self, "given", kept)
+        else:  # as tuples: the caller may change a list, and an iterator gives its numbers once
+            kept = self._of_epochs(given) or self._checked(given, "weights")
+            object.__setattr__(self, "given", kept)
 
     def _of_epochs(self, given: Any) -> dict[int, tuple[float, ...]]:
         """Weights by epoch; an empty dict if they are given in another form."""
@@ -351,17 +348,23 @@ class EpochWeights:
             TypeError, ValueError: A function gave no weights for it.
         """
         given: Any = self.given
+        if given is None:
+            return (1.0,) * len(self.names)
         if callable(given):
             return self._checked(given(epoch), f"weights({epoch})")
-        found: tuple[float, ...] = given[max(begin for begin in given if begin <= epoch)]
+        found: tuple[float, ...] = given
+        if isinstance(given, Mapping):
+            found = given[max(begin for begin in given if begin <= epoch)]
         return found
 
     def describe(self) -> Any:
-        """As JSON values: the weights from each epoch on, or a function by its name."""
+        """As JSON values: what is given, a function by its name."""
         given: Any = self.given
         if callable(given):
             return f"{getattr(given, '__qualname__', type(given).__qualname__)}()"
-        return {str(epoch): list(given[epoch]) for epoch in sorted(given)}
+        if isinstance(given, Mapping):
+            return {str(epoch): list(given[epoch]) for epoch in sorted(given)}
+        return list(self.of(0))
 
     def _checked(self, weights: Any, what: str) -> tuple[float, ...]:
         """The weights in the order of the components."""

@@ -45,6 +45,10 @@ def _by_epoch(epoch: int) -> list[float]:
 
 
 def test_weights_are_described_as_they_were_given() -> None:
+    for plain in ([1, 3], {"books": 3, "web": 1}, iter([1, 3])):
+        assert EpochWeights(NAMES, plain).describe() == [1, 3]
+    assert EpochWeights(NAMES).describe() == [1, 1]
+    assert EpochWeights(NAMES, {0: [1, 3]}).describe() == {"0": [1, 3]}
     assert EpochWeights(NAMES, {3: [0, 1], 0: [1, 0]}).describe() == {"0": [1, 0], "3": [0, 1]}
     assert EpochWeights(NAMES, _by_epoch).describe() == "_by_epoch()"
 
