@@ -122,20 +122,21 @@ class Map(Op):
         fn: A function of one sample.
         concurrency: How many samples at a time, in each lane.
         context: Makes the function's second argument.
+
+    Attributes:
+        is_async: Whether the function is a coroutine function. A mark that makes it one is lost on the way to
+            a worker, so this is asked once.
     """
 
     fn: Callable[..., Any]
     concurrency: int = 1
     context: MakeContext | None = None
+    is_async: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_map(self.fn, self.context)
         as_counts(self, "concurrency")
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the function is a coroutine function."""
-        return is_async(self.fn)
+        object.__setattr__(self, "is_async", is_async(self.fn))
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
@@ -292,12 +293,10 @@ class OnChunks(Op):
     Args:
         fn: Any callable of a dict of columns. It must return the same for the same chunk.
         batch_size: Samples of a chunk; the last one of a lane may have fewer.
-        concurrency: How many chunks at a time, on threads if above 1.
     """
 
     fn: Callable[[dict[str, Any]], Any]
     batch_size: int
-    concurrency: int = 1
 
     name: ClassVar[str]
     hint: ClassVar[str] = ""
@@ -305,19 +304,13 @@ class OnChunks(Op):
 
     def __post_init__(self) -> None:
         check_plain(self.name, self.fn, "columns", self.hint)
-        as_counts(self, "batch_size", "concurrency")
+        as_counts(self, "batch_size")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
-        apply = partial(self._apply, lane)
         chunks = cut_pools(upstream, start, lane.for_columns(True), self.batch_size)
-        results: Results[tuple[Pool, Block]] = in_place(apply, chunks, lane.services.engine)
-        if self.concurrency > 1 and not lane.singly:
-            calls = on_threads(apply, self.concurrency, shown(self), lane)
-            window = _WINDOW * self.concurrency
-            results = in_order(chunks, calls, size, self.concurrency, window, lambda _: 1)
-        with closing(results), closing(chunks):
+        with closing(self._results(chunks, size, lane)) as results, closing(chunks):
             for (chunk, made), _ in results:
                 if isinstance(made, Columns):
                     size.measure([dict(made.fields)])
@@ -334,6 +327,9 @@ class OnChunks(Op):
         """What is made of a chunk, on trails of its samples."""
         raise NotImplementedError
 
+    def _results(self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane) -> Results[tuple[Pool, Block]]:
+        return in_place(partial(self._apply, lane), chunks, lane.services.engine)
+
     def _apply(self, lane: Lane, chunk: Pool) -> tuple[Pool, Block]:
         try:
             return chunk, self.made_of(chunk.samples, lane)
@@ -342,17 +338,34 @@ class OnChunks(Op):
             raise
 
 
+@dataclass(frozen=True)
 class MapBatches(OnChunks):
-    """Replace chunks by ``fn(columns)``."""
+    """Replace chunks by ``fn(columns)``.
+
+    Args:
+        concurrency: How many chunks at a time, on threads if above 1.
+    """
+
+    concurrency: int = 1
 
     name = "map_batches"
     hint = "; use .map"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_counts(self, "concurrency")
 
     def made_of(self, block: Block, lane: Lane) -> Block:
         given = columns_of(block)
         with UserCalls(lane, block.trail):
             made = self.fn(dict(given))
         return Columns(_checked(made, given, len(block)), block.trail)
+
+    def _results(self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane) -> Results[tuple[Pool, Block]]:
+        if self.concurrency == 1 or lane.singly:
+            return super()._results(chunks, size, lane)
+        calls = on_threads(partial(self._apply, lane), self.concurrency, shown(self), lane)
+        return in_order(chunks, calls, size, self.concurrency, _WINDOW * self.concurrency, lambda _: 1)
 
 
 def _checked(made: Any, given: Mapping[str, Column], count: int) -> dict[str, Column]:

@@ -6,8 +6,10 @@ import asyncio
 import random
 import threading
 import time
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from asyncloader.flow.engine import Engine
@@ -138,6 +140,25 @@ def test_a_coroutine_that_awaits_something_cancelled_is_an_error_and_no_wait_for
 
     with pytest.raises(RuntimeError, match="raised CancelledError"):
         run(Listed(range(10)), [Map(work, 2)], lane_of(engine))
+
+
+class Marked:
+    """Is a coroutine function, and in another process one that only returns coroutines."""
+
+    async def __call__(self, number: int) -> int:
+        return number + 1
+
+    def __reduce__(self) -> Any:
+        return partial(getattr, Marked, "awaitable"), ()
+
+    @staticmethod
+    def awaitable(number: int) -> Any:
+        return Marked()(number)
+
+
+def test_a_function_that_loses_its_mark_on_the_way_is_awaited_still(engine: Engine) -> None:
+    there = cloudpickle.loads(cloudpickle.dumps(Map(Marked(), 2)))
+    assert run(Listed(range(9)), [there], lane_of(engine)) == list(range(1, 10))
 
 
 def test_none_is_a_sample_like_any_other(engine: Engine) -> None:

@@ -328,3 +328,7 @@ def test_wrong_calls_are_refused_at_once(
 def test_both_are_told_as_they_are_called() -> None:
     recipe = dataset_of(Listed([])).map_batches(draw, batch_size=4).filter_batches(draw_mask, batch_size=3)
     assert repr(recipe).endswith("map_batches(draw, batch_size=4), filter_batches(draw_mask, batch_size=3))")
+
+
+def test_a_filter_has_no_concurrency_that_a_report_could_advise() -> None:
+    assert not hasattr(FilterBatches(draw_mask, 3), "concurrency")
