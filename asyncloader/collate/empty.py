@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import base64
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -93,7 +95,7 @@ def empty_to_text(batch: Any) -> str:
     """The batch as a text, for ``empty_from_text``. It is no pickle: its writer does not have to be trusted.
 
     Raises:
-        TypeError: It holds something other than what ``empty_like`` makes of numbers, and strings.
+        TypeError: It holds something other than what ``empty_like`` makes, strings and bytes.
     """
     return json.dumps(_to_plain(batch))
 
@@ -106,7 +108,7 @@ def empty_from_text(text: str) -> Any:
     """
     try:
         return _from_plain(json.loads(text))
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RuntimeError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(
             f"expected an empty batch of another rank, but could not read it: {error}"
         ) from error
@@ -117,9 +119,13 @@ def _to_plain(value: Any) -> Any:
         return value
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
         name = str(value.dtype).removeprefix("torch.")
-        return {"tensor": [name, list(value.shape), value.device.type, value.tolist()]}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufU":
-        return {"array": [value.dtype.str, list(value.shape), value.tolist()]}
+        values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return {"tensor": [name, list(value.shape), value.device.type, _as_base64(values.tobytes())]}
+    if isinstance(value, np.ndarray) and not (value.size and value.dtype.hasobject):
+        dtype = repr(np.lib.format.dtype_to_descr(value.dtype))
+        return {"array": [dtype, list(value.shape), _as_base64(value.tobytes())]}
+    if isinstance(value, bytes):
+        return {"bytes": _as_base64(value)}
     if isinstance(value, Mapping):
         kind = None if type(value) is dict else _name_of(type(value))
         return {"fields": [kind, [[_to_plain(name), _to_plain(inner)] for name, inner in value.items()]]}
@@ -142,14 +148,21 @@ def _from_plain(plain: Any) -> Any:
         return plain
     ((kind, value),) = plain.items()
     if kind == "tensor":
-        name, shape, device, values = value
+        name, shape, device, raw = value
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{name!r} is no dtype of torch")
-        return torch.tensor(values, dtype=dtype, device=device).reshape(shape)
+        if 0 in shape:
+            return torch.empty(shape, dtype=dtype, device=device)
+        return torch.frombuffer(bytearray(base64.b64decode(raw)), dtype=dtype).reshape(shape).to(device)
     if kind == "array":
-        name, shape, values = value
-        return np.array(values, name).reshape(shape)
+        name, shape, raw = value
+        dtype = np.lib.format.descr_to_dtype(ast.literal_eval(name))
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        return np.frombuffer(bytearray(base64.b64decode(raw)), dtype).reshape(shape)
+    if kind == "bytes":
+        return base64.b64decode(value)
     if kind == "fields":
         name, inner = value
         fields = {_from_plain(each): _from_plain(field) for each, field in inner}
@@ -159,6 +172,10 @@ def _from_plain(plain: Any) -> Any:
         parts = map(_from_plain, inner)
         return tuple(parts) if name is None else _class_of(name, tuple)(*parts)
     raise ValueError(f"{kind!r} is no kind of value")
+
+
+def _as_base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
 
 
 def _name_of(kind: type) -> list[str]:

@@ -103,23 +103,33 @@ def test_it_comes_back_as_it_was_from_a_text() -> None:
         "one": torch.tensor(True),
         "y": np.empty((0, 2), "<u2"),
         "half": np.zeros((), np.float16),
+        "waves": torch.zeros((), dtype=torch.complex64),
+        "records": np.zeros(0, [("a", "<i4"), ("b", "<f8", (2,)), ("c", "O")]),
+        "record": np.zeros((), [("a", "<i4"), ("b", "<f8", (2,))]),
+        **{
+            f"of {kind}": np.empty((0, 1), kind)
+            for kind in ("O", "M8[D]", "m8[s]", "S3", "V4", "c16", "<U2", ">f4")
+        },
+        "day": np.zeros((), "M8[D]"),
         "pair": Pair(torch.empty(0), []),
-        "own": Fields(text="", none=None),
+        "own": Fields(text="", raw=b"\x00", none=None),
         3: (0, 0.0, [True, []]),
     }
     back = empty_from_text(empty_to_text(batch))
     assert list(back) == list(batch)
-    for name in ("x", "rows", "one"):
+    for name in ("x", "rows", "one", "waves"):
         assert back[name].dtype == batch[name].dtype and torch.equal(back[name], batch[name])
-    for name in ("y", "half"):
-        assert back[name].dtype == batch[name].dtype and back[name].shape == batch[name].shape
+    for name, array in batch.items():
+        if isinstance(array, np.ndarray):
+            assert back[name].dtype == array.dtype and back[name].shape == array.shape
+            assert np.array_equal(back[name], array)
     assert isinstance(back["pair"], Pair) and back["pair"].y == [] and len(back["pair"].x) == 0
     assert type(back["own"]) is Fields and back["own"] == batch["own"]
     assert back[3] == batch[3] and type(back[3]) is tuple
     back["rows"] += 1  # it is memory of its own
 
 
-@pytest.mark.parametrize("value", [{1}, b"", np.empty(0, object), np.zeros(0, [("a", "<i4")])])
+@pytest.mark.parametrize("value", [{1}, np.array([None])])
 def test_what_cannot_be_sent_is_an_error_that_says_what_to_do(value: Any) -> None:
     with pytest.raises(TypeError, match=r"found a \w+, which uneven=\"pad\" cannot send .* method empty"):
         empty_to_text({"x": value})
@@ -134,7 +144,12 @@ def test_what_cannot_be_sent_is_an_error_that_says_what_to_do(value: Any) -> Non
         '{"fields": [["os", "system"], []]}',
         '{"tuple": [["nowhere", "Known"], []]}',
         '{"tensor": ["nn", [0], "cpu", ""]}',
-        '{"tensor": ["int64", [3], "cpu", [0, 0]]}',
+        '{"tensor": ["int64", [3], "cpu", "AAAA"]}',
+        '{"tensor": ["int64", [3], "cpu", ""]}',
+        '{"array": ["\'<i8\'", [3], ""]}',
+        '{"array": ["\'|O\'", [1], "AAAAAAAAAAA="]}',
+        '{"array": ["open(0)", [0], ""]}',
+        '{"array": ["(", [0], ""]}',
         '{"a": 1, "b": 2}',
     ],
 )
