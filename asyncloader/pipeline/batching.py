@@ -374,10 +374,15 @@ class Buckets(ByLength):
     def __post_init__(self) -> None:
         self._check_length()
         as_counts(self, "multiple_of", "pool")
+        # Tuples, which can be compared and not changed.
         for name in ("bounds", "batch_sizes"):
-            if not isinstance(getattr(self, name), Iterable):
-                raise ValueError(f"{name} should be a list of numbers, but got {getattr(self, name)!r}")
-        # Tuples, which can be compared and not changed; of Python's numbers, which a saved state can hold.
+            try:
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+            except TypeError:
+                raise ValueError(
+                    f"{name} should be a list of numbers, but got {getattr(self, name)!r}"
+                ) from None
+        # Python's numbers, which a saved state can hold.
         bounds = tuple(bound.item() if isinstance(bound, np.number) else bound for bound in self.bounds)
         object.__setattr__(self, "bounds", bounds)
         sizes = tuple(as_count("batch_sizes", size) for size in self.batch_sizes)

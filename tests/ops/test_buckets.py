@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,6 +90,8 @@ def test_a_sample_without_a_length_is_named(engine: Engine) -> None:
         ({"bounds": [1, float("nan")]}, ValueError, "bounds should be numbers that rise"),
         ({"bounds": ["a", "b"]}, ValueError, "bounds should be numbers that rise"),
         ({"bounds": 5}, ValueError, "bounds should be a list of numbers"),
+        ({"bounds": np.array(3)}, ValueError, "bounds should be a list of numbers"),
+        ({"batch_sizes": torch.tensor(2)}, ValueError, "batch_sizes should be a list of numbers"),
         ({"batch_sizes": [4, 2]}, ValueError, r"one more than bounds, .* so 3, but got 2: \(4, 2\)"),
         ({"batch_sizes": [4, 2, 0]}, ValueError, "batch_sizes should be a positive integer"),
         ({"pool": 0}, ValueError, "pool should be a positive integer"),
