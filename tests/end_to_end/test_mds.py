@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -373,6 +374,20 @@ def test_shards_of_text_and_folders_without_an_index_say_what_to_do(
             al.from_mds(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="split should name a folder below"):
         al.from_mds(tmp_path, split="../x")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, r"index\.json should be a file"),
+        (os.mkdir, r"index\.json should be a file"),
+        (lambda path: os.symlink(path, path), "cannot be read: Too many levels of symbolic links"),
+    ],
+)
+def test_an_index_that_is_there_and_no_file_is_told_as_such(make: Any, message: str, tmp_path: Path) -> None:
+    make(tmp_path / "index.json")
+    with pytest.raises(al.StoreError, match=message):
+        al.from_mds(tmp_path)
 
 
 def test_what_is_damaged_raises_wherever_it_is_and_never_ends_early(little: Path) -> None:
