@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -107,10 +107,11 @@ class Dealing:
         self._sizes = sizes
         #: How many samples all shards have together; 0 if they are not counted.
         self.samples = 0 if counts is None else int(counts.sum())
-        # A lane that is opened finds what was computed for another one.
-        self._order = lru_cache(_MOST_KEPT)(self._draw_order)
-        self._lane_of_each = lru_cache(_MOST_KEPT)(self._deal_whole)
-        self._samples_before = lru_cache(_MOST_KEPT)(self._add_up)
+        # A lane that is opened finds what was computed for another one. None of these refers to the dealing,
+        # so that it is freed as soon as it is dropped.
+        self._order = lru_cache(_MOST_KEPT)(partial(_draw_order, shards))
+        self._lane_of_each = lru_cache(_MOST_KEPT)(partial(_deal_whole, shards, sizes, self._order))
+        self._samples_before = lru_cache(_MOST_KEPT)(partial(_add_up, counts, self._order))
 
     def of_lane(self, lane: int, lanes: int, order_key: tuple[int, ...] | None) -> Pieces:
         """The pieces of one lane.
@@ -158,22 +159,36 @@ class Dealing:
     def __reduce__(self) -> Any:
         return Dealing, (self._shards, self._counts, self._sizes)  # without what was computed
 
-    def _draw_order(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
-        """All shards in the epoch's order, ``(shards,) int64``."""
-        return np.arange(self._shards) if key is None else draw_order(self._shards, *key)
 
-    def _deal_whole(self, lanes: int, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
-        """The lane of each whole shard, in the epoch's order: ``(shards,) int64``."""
-        if self._sizes is None or lanes == 1:
-            return np.arange(self._shards) % lanes
-        return _deal_by_size(self._sizes[self._order(key)], lanes)
+_OrderOf: TypeAlias = Callable[[tuple[int, ...] | None], npt.NDArray[np.int64]]
 
-    def _add_up(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
-        """How many samples come before each shard, in the epoch's order: ``(shards,) int64``."""
-        assert self._counts is not None
-        begins = np.zeros(self._shards, np.int64)
-        np.cumsum(self._counts[self._order(key)[:-1]], out=begins[1:])
-        return begins
+
+def _draw_order(shards: int, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
+    """All shards in the epoch's order, ``(shards,) int64``."""
+    return np.arange(shards) if key is None else draw_order(shards, *key)
+
+
+def _deal_whole(
+    shards: int,
+    sizes: npt.NDArray[np.int64] | None,
+    order_of: _OrderOf,
+    lanes: int,
+    key: tuple[int, ...] | None,
+) -> npt.NDArray[np.int64]:
+    """The lane of each whole shard, in the epoch's order: ``(shards,) int64``."""
+    if sizes is None or lanes == 1:
+        return np.arange(shards) % lanes
+    return _deal_by_size(sizes[order_of(key)], lanes)
+
+
+def _add_up(
+    counts: npt.NDArray[np.int64] | None, order_of: _OrderOf, key: tuple[int, ...] | None
+) -> npt.NDArray[np.int64]:
+    """How many samples come before each shard, in the epoch's order: ``(shards,) int64``."""
+    assert counts is not None, "the samples are not counted"
+    begins = np.zeros(len(counts), np.int64)
+    np.cumsum(counts[order_of(key)[:-1]], out=begins[1:])
+    return begins
 
 
 def _deal_by_size(sizes: npt.NDArray[np.int64], lanes: int) -> npt.NDArray[np.int64]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 
 import numpy as np
 from hypothesis import given
@@ -198,6 +200,18 @@ def test_an_order_is_drawn_once_for_all_lanes() -> None:
     dealing = dealing_of([3] * 10)
     lanes = [dealing.of_lane(lane, 2, (1, 2, 3)) for lane in range(2)]
     assert lanes[0].shards.base is lanes[1].shards.base is not None
+
+
+def test_a_dealing_that_is_dropped_is_gone_at_once() -> None:
+    dealing = dealing_of([3] * 10)
+    dealing.of_lane(0, 2, (1, 2, 3))
+    gone = weakref.ref(dealing)
+    gc.disable()
+    try:
+        del dealing
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 # --- what is read of a shard ---
