@@ -306,7 +306,13 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     epoch = merged.joined(parts).epoch
     entries = {int(rank): entry for state in given for rank, entry in state["ranks"].items()}
     ranks = {str(rank): deepcopy(entries[rank]) for rank in sorted(entries)}
-    return {**given[0], "dataset": json.dumps(first.dataset), "epoch": epoch, "ranks": ranks}
+    return {
+        "version": _VERSION,
+        "dataset": json.dumps(first.dataset),
+        "world_size": first.world_size,
+        "epoch": epoch,
+        "ranks": ranks,
+    }
 
 
 def _check_again(

@@ -161,6 +161,7 @@ def test_merging_changes_nothing_that_it_is_given_and_what_is_merged_merges_agai
     merged = merge_states(states)
     assert states == before
     assert merge_states([merged]) == merged
+    assert merge_states([{**states[0], "of the user": []}, states[1]]) == merged
     merged["ranks"]["0"].clear()
     assert states == before
 
