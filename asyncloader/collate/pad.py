@@ -349,10 +349,6 @@ class _Runs(NamedTuple):
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
 
-    def take(self, order: NDArray[np.int64]) -> _Runs:
-        """The same sequences in another order."""
-        return _Runs(self.values, self.starts[order], self.lengths[order])
-
 
 def _runs_of(column: Column, how: PadField) -> _Runs:
     """A column's sequences, converted and cut as ``how`` says.
