@@ -289,6 +289,6 @@ def test_files_that_come_while_samples_are_counted_are_neither_removed_nor_mixed
         return look(*arguments)
 
     monkeypatch.setattr(tools_convert, "_look", look_late)
-    with pytest.raises(ValueError, match="'below/mine.bin' while the samples were counted"):
+    with pytest.raises(ValueError, match=r"'below/mine\.bin' while the samples were counted"):
         al.convert(str(tmp_path / "a.jsonl"), str(target), to="jsonl", num_workers=0)
     assert (target / "below" / "mine.bin").read_text() == "mine"
