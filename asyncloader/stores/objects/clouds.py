@@ -351,7 +351,8 @@ class UserProvider:
         provide: The user's, plain or asynchronous.
 
     Attributes:
-        failure: What it raised the last time; None if it returned.
+        failure: What it raised the last time that it ended; None if it returned. It stays while other calls
+            run, since the read that it failed may not have taken it yet.
     """
 
     def __init__(self, provide: Callable[[], Any]) -> None:
@@ -361,7 +362,10 @@ class UserProvider:
     def __call__(self) -> Any:
         with self._remembering():
             given = self._provide()
-        return self._awaited(given) if isawaitable(given) else given
+        if isawaitable(given):
+            return self._awaited(given)
+        self.failure = None
+        return given
 
     def __getattr__(self, name: str) -> Any:
         # obstore's own providers have settings of the client, such as the region, which it reads.
@@ -369,13 +373,14 @@ class UserProvider:
             raise AttributeError(name)
         return getattr(self._provide, name)
 
-    async def _awaited(self, given: Awaitable[Any]) -> Any:
+    async def _awaited(self, awaitable: Awaitable[Any]) -> Any:
         with self._remembering():
-            return await given
+            given = await awaitable
+        self.failure = None
+        return given
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
-        self.failure = None
         try:
             yield
         except Exception as error:
