@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -326,9 +327,15 @@ def _sections(path: str) -> Mapping[str, Mapping[str, str]]:
         failed = True
     if failed:
         raise ValueError(f"{path} should be an INI file as the AWS tools write it, and cannot be parsed")
-    # Names may be in quotes, as in ``profile "my name"``.
-    names = {header: " ".join(header.replace('"', " ").split()) for header in parser.sections()}
-    return {name: dict(parser.items(header)) for header, name in names.items()}
+    return {_section_name(header): dict(parser.items(header)) for header in parser.sections()}
+
+
+def _section_name(header: str) -> str:
+    """``profile "my name"`` without its quotes and with one space."""
+    try:
+        return " ".join(shlex.split(header))
+    except ValueError:  # an odd quote is a part of the name
+        return header
 
 
 def _nested(lines: str) -> Mapping[str, str]:
