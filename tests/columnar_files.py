@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import math
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from asyncloader.blocks import Ragged
+from asyncloader.formats.arrow import FlatTable
 
 ROWS = 100
 
@@ -105,7 +107,7 @@ def _by_others() -> dict[str, bytes]:
 
 
 def arrow_files() -> Iterator[tuple[str, bytes]]:
-    """Files and streams of Arrow IPC, by pyarrow and polars, whole and in many batches."""
+    """Files and streams of Arrow IPC, by pyarrow and polars and as of arrow-rs, whole and in many batches."""
     source = table()
     coded = source.set_column(5, "text", source.column("text").dictionary_encode())
     for codec in (None, "lz4", "zstd"):
@@ -120,7 +122,20 @@ def arrow_files() -> Iterator[tuple[str, bytes]]:
     out = io.BytesIO()
     pa.feather.write_feather(source, out, chunksize=30)
     yield "feather", out.getvalue()
+    yield "padded", padded(out.getvalue())
     yield from ((name, content) for name, content in _by_others().items() if content[:4] != b"PAR1")
+
+
+def padded(content: bytes) -> bytes:
+    """A file as of arrow-rs: its first message begins at byte 64."""
+    stop = len(content) - 10 - int.from_bytes(content[-10:-6], "little")
+    footer = content[stop:]
+    table = FlatTable(footer[:-10], "the footer")
+    for start, metadata, _ in (*table.structs(2, "<qi4xq"), *table.structs(3, "<qi4xq")):
+        block = struct.pack("<qi", start, metadata)
+        assert footer.count(block) == 1
+        footer = footer.replace(block, struct.pack("<qi", start + 56, metadata))
+    return content[:8] + bytes(56) + content[8:stop] + footer
 
 
 def read_by_pyarrow(content: bytes) -> pa.Table:

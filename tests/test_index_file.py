@@ -463,7 +463,7 @@ def test_a_bad_shard_fails_the_command_and_nothing_is_written(tmp_path: Path) ->
     ran = index(*shards, tmp_path / "missing.tar")
     assert ran.returncode == 1
     assert f"BAD {shards[1]}: gzip: truncated" in ran.stdout and "BAD" in ran.stdout.splitlines()[3]
-    assert "2 of 4 shards bad; no index was written" in ran.stdout
+    assert "2 of 4 shards bad: no index was written" in ran.stdout
     assert not (tmp_path / "asyncloader-index.json").exists()
 
 
@@ -478,7 +478,7 @@ def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
     assert ran.returncode == 1
     first, second, third, fourth, last = ran.stdout.splitlines()
     assert f"BAD {shards[0]}: crc32c: expected" in first and "; sha256: expected" in first
-    assert "as the index says" in second
+    assert "matches the index" in second
     assert "samples: expected 5, found 10" in third and "size_bytes" in third
     assert fourth.endswith("new.tar: no entry in the index")
     assert last == "3 of 4 shards bad"

@@ -57,7 +57,7 @@ def _of_another(folder: CacheFolder, path: str) -> CachedFile | None:
     try:
         alive = not _lock(number)
         if not alive and folder.is_named(path, number):
-            folder.remove(path)  # under its lock, and not reused: other processes may be reading it
+            folder.remove(path)  # under its lock, and not reused: other processes may be waiting for it
     finally:
         if not alive:
             os.close(number)
@@ -91,10 +91,10 @@ def publish(folder: CacheFolder, found: CachedFile, identity: Identity, header: 
         os.mkdir(os.path.dirname(target), 0o700, dir_fd=folder.number)
     os.pwrite(found.number, header.encode(), 0)
     os.replace(found.path, target, src_dir_fd=folder.number, dst_dir_fd=folder.number)
+    fcntl.flock(found.number, fcntl.LOCK_UN)  # at once: the new name wakes who waits
     for other in folder.versions(identity):
         if other != target:
             folder.remove(other)
-    fcntl.flock(found.number, fcntl.LOCK_UN)
 
 
 def withdraw(folder: CacheFolder, found: CachedFile) -> None:

@@ -104,16 +104,18 @@ async def wait_filled(file: Descriptor, inotify: Inotify, patience_s: float) -> 
     Raises:
         OSError: It cannot be watched or read.
     """
+    clock = asyncio.get_running_loop().time
+    size_bytes, deadline_s = -1, clock()
     with inotify.watch(file.number):
         while True:
             changed = inotify.changed  # before looking: what is reported meanwhile counts
             if not await file.run(is_locked, file.number):
                 return True
-            before = await file.run(os.fstat, file.number)
-            try:
-                async with asyncio.timeout(patience_s):
+            # Any process that looks at the file is reported too, so only bytes move the deadline.
+            if (found_bytes := (await file.run(os.fstat, file.number)).st_size) != size_bytes:
+                size_bytes, deadline_s = found_bytes, clock() + patience_s
+            elif clock() >= deadline_s:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline_s):
                     await changed.wait()
-            except TimeoutError:
-                now = await file.run(os.fstat, file.number)
-                if now.st_size == before.st_size:
-                    return False

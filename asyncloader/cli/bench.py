@@ -91,7 +91,7 @@ def run(asked: argparse.Namespace) -> int:
         numbers = numbers_of_workers(usable_processors())
     measured = []
     for number in with_bar(numbers, "bench", len(numbers), "loaders"):
-        with _collate_checked():
+        with _samples_checked():
             loader = DataLoader(dataset, num_workers=number, **options)
             measured.append(measure(loader, asked.seconds, asked.batches))
     best = best_of(measured)
@@ -126,10 +126,15 @@ def _loader_options(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def _collate_checked() -> Iterator[None]:
-    """Report samples that do not collate as a wrong call: an option is missing."""
+def _samples_checked() -> Iterator[None]:
+    """Report samples that lack a field, or do not collate, as a wrong call: an option is wrong or missing.
+
+    An error of a worker has other frames than one of this process.
+    """
     try:
         yield
+    except KeyError as error:
+        raise ValueError(*error.args) from None
     except (RuntimeError, TypeError) as error:
         notes = getattr(error, "__notes__", [])
         if not any(note.startswith("in collate_fn") for note in notes):

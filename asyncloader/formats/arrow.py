@@ -368,8 +368,8 @@ _MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
 _HEAD_BYTES = 4 << 10
 
-# Behind the magic and two zeros.
-_STREAM_AT = 8
+# The first message is at a multiple of it, behind the magic and zeros: at 8, or at 64 in files of arrow-rs.
+_ALIGNMENT = 8
 
 # Offset, length of the metadata, and length of the body (``File.fbs``).
 _BLOCK = "<qi4xq"
@@ -400,9 +400,12 @@ def plan_arrow(spec: ShardSpec, rows: int | None = None) -> Planning:
     # Dictionaries first: the batches need them, and polars writes them behind these.
     blocks = [Span(start, start + metadata + body) for start, metadata, body in (*dictionaries, *batches)]
     first = min((block.start for block in blocks), default=stop)
+    begin = _ALIGNMENT
+    while head.content[begin : begin + _ALIGNMENT] == bytes(_ALIGNMENT):
+        begin += _ALIGNMENT
     spans: list[Span] = []
-    for block in (Span(_STREAM_AT, first), *blocks):
-        if not _STREAM_AT <= block.start < block.stop <= stop:
+    for block in (Span(begin, first), *blocks):
+        if not begin <= block.start < block.stop <= stop:
             raise FormatError(f"arrow: damaged: the footer places a batch at {block} of {stop} bytes")
         if spans and block.start == spans[-1].stop:
             spans[-1] = Span(spans[-1].start, block.stop)
@@ -410,8 +413,8 @@ def plan_arrow(spec: ShardSpec, rows: int | None = None) -> Planning:
             spans.append(block)
     open_decoder = partial(
         open_decoder,
-        begin=_STREAM_AT,
-        front=_front_of(head.content[_STREAM_AT : _STREAM_AT + 4], first - _STREAM_AT),
+        begin=begin,
+        front=_front_of(head.content[begin : begin + 4], first - begin),
         batches=len(batches),
     )
     return Layout(tuple(spans), open_decoder)

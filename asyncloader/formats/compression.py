@@ -280,6 +280,7 @@ class Decompressor:
 
     Args:
         name: "gzip", "zstd", "xz", "bzip2", "brotli" or "deflate".
+        what: What is compressed, for messages.
 
     Attributes:
         fed: How many compressed bytes were used, the same for each piece in any chunking.
@@ -288,10 +289,11 @@ class Decompressor:
         ValueError: Another name.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, what: str = "shard") -> None:
         if name not in _CODECS:
             raise ValueError(f"compression must be one of {', '.join(_CODECS)}, not {name!r}")
         self._name = name
+        self._what = what
         self._open_member, self._first_bytes, self._pad_unit = _CODECS[name]
         self._member: _CompressedMember | None = None
         self._members = 0
@@ -336,7 +338,7 @@ class Decompressor:
         """
         yield from self._take_step()
         if self._member is not None or not self._members:
-            raise self._fault("truncated" if self.fed else "truncated: the shard is empty")
+            raise self._fault("truncated" if self.fed else f"truncated: the {self._what} is empty")
         self._drop_padding(b"")
 
     def _take_step(self) -> Iterator[bytes]:
@@ -391,7 +393,8 @@ class Decompressor:
 
     def _fault(self, what: str) -> FormatError:
         return FormatError(
-            f"{self._name}: {what}, before byte {self.fed} of the compressed shard; write or copy it again",
+            f"{self._name}: {what}, before byte {self.fed} of the compressed {self._what}; write or copy it "
+            "again",
             offset=self._produced,
         )
 

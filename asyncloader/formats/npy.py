@@ -259,7 +259,7 @@ class Deflated(Stored):
         self._skip = skip_bytes
         self._made = 0
         self._stored: deque[memoryview] = deque()
-        self._decompressor = Decompressor("deflate")
+        self._decompressor = Decompressor("deflate", "member")
         self._pieces: Iterator[bytes] = iter(())
 
     def put(self, chunk: memoryview) -> None:

@@ -26,8 +26,9 @@ Asking: TypeAlias = Generator[Span, Answer, bytes]
 _MEMBER_MAGIC = b"PK\x03\x04"
 _END_MAGIC = b"PK\x05\x06"
 
-# The end of the archive: with a usual directory, and with that of ten thousand members.
-_END_BYTES = (64 << 10, 1 << 20)
+# The end of the archive: with a usual directory or the longest comment, and with ten thousand members.
+_END_BYTES = (65 << 10, 1 << 20)
+_RECORD_BYTES = 22
 
 _LOCAL = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, lengths of name and of what is behind it
 
@@ -103,7 +104,9 @@ def _read_directory(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, li
         file.feed(end)
         try:
             with zipfile.ZipFile(file) as archive:
-                spec.keep(head, end[archive.start_dir - length :])
+                # If something is behind the record at the end, zipfile searches 64 KiB for it.
+                is_last = end[-_RECORD_BYTES:].startswith(_END_MAGIC) and end.endswith(b"\0\0")
+                spec.keep(head, end[archive.start_dir - length :] if is_last else end)
                 return archive.infolist()
         # The module does not document what it raises for damaged bytes.
         except (

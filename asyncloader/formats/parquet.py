@@ -206,6 +206,10 @@ _TAIL_BYTES = 8  # the length of the footer, and the magic
 # Shows what the shard is if it is no Parquet, and is all of a tiny shard.
 _HEAD_BYTES = 4 << 10
 
+# Writers up to this version stated lengths of chunks that lack some bytes (PARQUET-816).
+_OLD_WRITER = re.compile(r"parquet-mr version 1\.(0|1|2\.[0-8])\b")
+_OLD_PADDING_BYTES = 100
+
 
 def plan_parquet(spec: ShardSpec) -> Planning:
     """Plan what to read of a Parquet shard: whole row groups.
@@ -224,17 +228,18 @@ def plan_parquet(spec: ShardSpec) -> Planning:
 
 def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) -> Layout:
     """What to read of a shard of ``length`` bytes for the wanted rows."""
-    row_groups = parse_footer(footer[:-_TAIL_BYTES])
+    row_groups, created_by = parse_footer(footer[:-_TAIL_BYTES])
     metadata, schema = _metadata_of(footer)
     choice = choose(selection, schema)
     kept = None if choice.filters is None else kept_by_statistics(footer, schema, choice)
+    padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(created_by) else 0
     spans, groups, rows = [], [], 0
     for group in row_groups:
         rows = group.first + group.rows
         is_wanted = group.first < wanted.stop and rows > wanted.start
         if is_wanted and group.rows and (kept is None or group.index in kept):
             chunks = _chunks_of(group, choice, length - len(footer))
-            spans.append([Span(chunk.start, chunk.stop) for chunk in chunks])
+            spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
             groups.append(replace(group, chunks=chunks))
     check_reached(rows, wanted.start, "rows")
     merged, complete = merge(spans)

@@ -154,7 +154,7 @@ _VALUE_BYTES = (1, 4, 8, 8, 4, 8)
 
 # ``FileMetaData`` of parquet.thrift, and what is in it; and ``PageHeader``.
 _COLUMN = {3: [str], **dict.fromkeys((1, 5, 6, 7, 9, 11), int)}
-_FOOTER = {4: [{1: [{1: str, 3: _COLUMN, 8: bool, 9: bool}], 3: int}]}
+_FOOTER = {4: [{1: [{1: str, 3: _COLUMN, 8: bool, 9: bool}], 3: int}], 6: str}
 _PAGE = {1: int, 2: int, 3: int, 5: {1: int}, 7: {1: int}, 8: {1: int}}
 
 
@@ -205,8 +205,8 @@ class RowGroup:
         return sum(chunk.decoded_bytes for chunk in self.chunks)
 
 
-def parse_footer(content: bytes) -> list[RowGroup]:
-    """The row groups by a footer.
+def parse_footer(content: bytes) -> tuple[list[RowGroup], str]:
+    """The row groups by a footer, and the name of the writer.
 
     Raises:
         FormatError: It is damaged.
@@ -225,7 +225,7 @@ def parse_footer(content: bytes) -> list[RowGroup]:
     for group in groups:
         if group.rows < 0:
             raise FormatError(f"parquet: damaged: row group {group.index} claims {group.rows} rows")
-    return groups
+    return groups, found.get(6, "")
 
 
 def _chunk_of(found: dict[int, Any]) -> ColumnChunk:

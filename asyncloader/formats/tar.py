@@ -238,7 +238,7 @@ def _read_extension(
         return extension
     for key in parse_pax_records(body):
         if key in (b"path", b"size") or key.startswith(b"GNU.sparse."):  # would hold for all that follow
-            raise FormatError(f"tar: {key.decode()} of one member in a global header")
+            raise FormatError(f"tar: {key[:40]!r} of one member in a global header")
     return extension
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -291,12 +292,15 @@ def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
         return None
     name = next(filter(open_digest, known), known[0])
     text = file.hashes[name]
-    try:
-        return name, bytes.fromhex(text)
-    except ValueError:
+    if not _DIGEST.fullmatch(text):
         raise FormatError(
             f"index: {file.basename[:80]!r}: the {name} should be hexadecimal digits, found {text[:80]!r}"
-        ) from None
+        )
+    return name, bytes.fromhex(text)
+
+
+# The longest is sha512.
+_DIGEST = re.compile("([0-9A-Fa-f]{2}){1,64}")
 
 
 def from_litdata(

@@ -41,24 +41,30 @@ def folder_before(pattern: str) -> str:
 
 def key_matcher(pattern: str) -> Callable[[str], bool]:
     """Whether the whole of a key matches a pattern; see above."""
-    segments: list[_Matches | None] = []
-    for segment in pattern.split("/"):
-        # More than one ``**`` in a row says nothing more, and would take exponential time.
-        if segment != "**" or segments[-1:] != [None]:
-            segments.append(None if segment == "**" else _segment(segment))
+    segments = [_is_visible if segment == "**" else _segment(segment) for segment in pattern.split("/")]
+    if segments[-1] is _is_visible:
+        segments.append(_segment("*"))  # a key below, rather than the folder itself
     return lambda key: _matches(segments, key.split("/"))
 
 
-def _matches(segments: Sequence[_Matches | None], parts: Sequence[str]) -> bool:
-    if not segments or not parts:
-        return not segments and not parts
-    if (first := segments[0]) is not None:
-        return bool(first(parts[0])) and _matches(segments[1:], parts[1:])
-    if len(segments) == 1:  # a key below, rather than the folder itself
-        return not any(part.startswith(".") for part in parts)
-    if _matches(segments[1:], parts):
-        return True
-    return not parts[0].startswith(".") and _matches(segments, parts[1:])
+def _matches(segments: Sequence[_Matches], parts: Sequence[str]) -> bool:
+    # Only the last ``**`` (``_is_visible``) is ever extended: what precedes it matched as early as it could,
+    # and what an earlier one could stand for instead, the last one can too. So time is quadratic at most.
+    at = done = 0  # segments and parts that have matched
+    behind, end = 0, 0  # the segments up to the last ``**``, 0 without one, and the parts up to its end
+    while done < len(parts):
+        if at < len(segments) and segments[at] is _is_visible:
+            at += 1
+            behind, end = at, done
+        elif at < len(segments) and segments[at](parts[done]):
+            at += 1
+            done += 1
+        elif behind and _is_visible(parts[end]):
+            end += 1
+            at, done = behind, end
+        else:
+            return False
+    return at == len(segments)
 
 
 def matcher(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
@@ -76,7 +82,11 @@ def _segment(pattern: str) -> _Matches:
     matches = re.compile(translate(pattern)).match
     if pattern.startswith("."):
         return matches
-    return lambda part: not part.startswith(".") and matches(part)
+    return lambda part: _is_visible(part) and matches(part)
+
+
+def _is_visible(part: str) -> bool:
+    return not part.startswith(".")
 
 
 def files_below(folder: str) -> list[str]:

@@ -154,7 +154,7 @@ class Conversion:
             else:
                 wrong = self._difference(before)
                 self.cuts = before.cuts if wrong is None else None
-        names = [*destination.sizes()]
+        self._found = names = [*destination.sizes()]
         # A reader of the folder would take a foreign shard for one of the job.
         foreign = [name for name in names if not _is_ours(name) and (self.cuts is None or has_format(name))]
         if foreign:
@@ -169,9 +169,18 @@ class Conversion:
             )
 
     def begin(self, cuts: Cuts) -> None:
-        """Remove what another job has left, and note this one for a run that continues it."""
+        """Remove what another job has left, and note this one for a run that continues it.
+
+        Raises:
+            ValueError: Files have come since this was made.
+        """
+        if new := self.destination.sizes().keys() - self._found:
+            raise ValueError(
+                f"{self.destination.shown} has got {min(new)!r} while the samples were counted; convert into "
+                "another folder"
+            )
         # The note of the job last: while it is there, it says what the other files belong to.
-        self.destination.remove(sorted(self.destination.sizes(), key=lambda name: name == _JOB))
+        self.destination.remove(sorted(self._found, key=lambda name: name == _JOB))
         self.destination.write(_JOB, encode_note(_Job(4, self._options, self._sources, cuts)))
 
     def _difference(self, before: _Job) -> str | None:

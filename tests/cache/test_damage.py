@@ -200,7 +200,7 @@ def test_the_program_prints_what_is_bad(serve: Serve, new_run: Any, kept: Any, t
     flip(kept("shards")[0])
     status, printed, _ = verify(str(tmp_path / "cache"))
     first, last = printed.splitlines()
-    assert (status, last.partition(":")[0]) == (1, "1 shard, 1 of them damaged")
+    assert (status, last.partition(";")[0]) == (1, "1 of 1 shard damaged")
     assert Path(first.removeprefix("damaged, renamed to ")).exists()
     assert verify(str(tmp_path / "none"))[0] == 2
     assert verify()[0] == 2

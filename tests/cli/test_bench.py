@@ -62,6 +62,12 @@ def test_what_does_not_collate_says_which_option_pads_it(ask: Ask, place: Place)
     assert "field 'tokens'" in told.err and "--pad" in told.err
 
 
+def test_a_field_that_there_is_not_is_a_line_with_workers_too(ask: Ask, place: Place) -> None:
+    told = ask("bench", *place("jsonl/"), "--columns", "nope", "--num-workers", "1", "--seconds", "1")
+    assert told.status == 2 and told.err.count("\n") == 1
+    assert "expected the field 'nope', found only" in told.err
+
+
 def test_numbers_of_workers_rise_to_the_processors() -> None:
     assert numbers_of_workers(1) == [0, 1]
     assert numbers_of_workers(2) == [0, 1, 2]

@@ -13,6 +13,7 @@ import pytest
 
 import asyncloader as al
 from asyncloader.cli import main
+from asyncloader.tools import convert as tools_convert
 
 from .corpora import files_of, write_corpus
 
@@ -274,3 +275,20 @@ def test_a_job_that_came_to_no_plan_is_in_nobodys_way(tmp_path: Path) -> None:
         al.convert(tmp_path / "a.jsonl", tmp_path / "out", num_workers=0)
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
     assert al.convert(tmp_path / "a.jsonl", tmp_path / "out", to="parquet", num_workers=0).samples == 2
+
+
+def test_files_that_come_while_samples_are_counted_are_neither_removed_nor_mixed_with_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n')
+    look, target = tools_convert._look, tmp_path / "out"
+
+    def look_late(*arguments: Any) -> Any:
+        (target / "below").mkdir(parents=True)
+        (target / "below" / "mine.bin").write_text("mine")
+        return look(*arguments)
+
+    monkeypatch.setattr(tools_convert, "_look", look_late)
+    with pytest.raises(ValueError, match=r"'below/mine\.bin' while the samples were counted"):
+        al.convert(str(tmp_path / "a.jsonl"), str(target), to="jsonl", num_workers=0)
+    assert (target / "below" / "mine.bin").read_text() == "mine"

@@ -211,6 +211,7 @@ def test_an_index_that_lies_of_a_compressed_shard_is_found_out(
         (lambda entry: entry.update(samples=1 << 63), "`int` <= "),
         (lambda entry: entry["raw_data"].update(hashes={"md5": "zz"}), "hexadecimal"),
         (lambda entry: entry["raw_data"].update(hashes={"md5": ""}), "hexadecimal"),
+        (lambda entry: entry["raw_data"].update(hashes={"md5": "ab" * 65}), "hexadecimal"),
         (lambda entry: entry["zip_data"].update(basename="../x"), "below its own folder"),
         (lambda entry: entry.update(compression="lz4"), "compression: expected one of"),
     ],

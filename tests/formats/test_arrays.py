@@ -208,6 +208,18 @@ def test_archives_of_other_writers_are_read() -> None:
         assert [row["ä"] for row in read("npz", archived).rows] == [*range(9)]
 
 
+@pytest.mark.parametrize("behind", [b"", b"c", b"c" * 60_000])
+@pytest.mark.parametrize("is_counted", [True, False], ids=["comment", "trailing"])
+def test_a_kept_directory_is_read_whatever_is_behind_it(behind: bytes, is_counted: bool) -> None:
+    archived = npz(a=np.arange(100_000), b=np.zeros(100_000))
+    if is_counted:
+        archived = archived[:-2] + len(behind).to_bytes(2, "little")
+    footers = FooterCache().of("x")
+    for _ in range(3):
+        reading = read("npz", archived + behind, columns=["a"], chunk_bytes=1 << 20, footers=footers)
+        assert [row["a"] for row in reading.rows] == [*range(100_000)]
+
+
 def test_an_archive_of_64_bits_is_read() -> None:
     """As of more than 4 GiB: the directory's own place is in a record before the usual one."""
     archived = npz(a=np.arange(9))

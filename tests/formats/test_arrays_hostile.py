@@ -177,6 +177,17 @@ def test_deflated_bytes_that_become_nothing_are_not_read_for_ever() -> None:
     assert sum(stop - start for start, stop in asked) < 4 << 20
 
 
+def test_a_fault_in_deflated_bytes_is_placed_in_the_member() -> None:
+    stored = zlib.compress(NPY, wbits=-15) + b"xx"
+    lying = archive(("a.npy", stored))
+    for at in (lying.index(b"PK\1\2") + 10, 8):
+        lying = patched(lying, at, b"\10\0")
+    lying = patched(lying, lying.index(b"PK\1\2") + 24, len(NPY).to_bytes(4, "little"))
+    assert f"trailing garbage, before byte {len(stored)} of the compressed member; write" in str(
+        fault("npz", lying)
+    )
+
+
 def plan_until_error(content: bytes) -> list[Span]:
     """What a plan asks for before it finds that an archive is damaged."""
     plan = open_plan("npz", selection=EVERYTHING)

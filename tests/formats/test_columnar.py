@@ -271,6 +271,32 @@ def test_a_shard_without_rows_has_none() -> None:
     assert read("arrow", out.getvalue()).rows == []
 
 
+@pytest.mark.parametrize("rows", [0, 5])
+def test_a_file_whose_first_message_is_aligned_to_64_bytes_is_read(rows: int) -> None:
+    """As arrow-rs writes it."""
+    source = pa.table({"a": list(range(rows)), "s": pa.array(["x"] * rows, pa.string()).dictionary_encode()})
+    out = io.BytesIO()
+    with pa.ipc.new_file(out, source.schema) as writer:
+        writer.write_table(source, max_chunksize=2)
+    content = columnar_files.padded(out.getvalue())
+    assert read_by_pyarrow(content) == source
+    assert [plain(row) for row in read("arrow", content).rows] == rows_of(source)
+
+
+@pytest.mark.parametrize("writer", ["1.0.0", "1.2.8"])
+def test_lengths_of_columns_that_lack_some_bytes_are_read_beyond(writer: str) -> None:
+    """As of parquet-mr up to version 1.2.8 (PARQUET-816)."""
+    source = pa.table({"a": list(range(1000)), "b": ["x"] * 1000})
+    content = written(source, row_group_size=300)
+    by = f"parquet-cpp-arrow version {pa.__version__}".encode()
+    old = f"parquet-mr version {writer} (".encode()
+    assert content.count(by) == 1
+    content = content.replace(by, old.ljust(len(by) - 1, b"x") + b")")
+    for columns in (None, ["a"], ["b"]):
+        reading = read("parquet", content, columns=columns)
+        assert [plain(row) for row in reading.rows] == rows_of(source.select(columns or ["a", "b"]))
+
+
 def test_a_column_whose_name_has_a_dot_is_not_taken_for_another_one() -> None:
     source = pa.table({"a.b": [1, 2], "a": [{"b": 3}, {"b": 4}], "ab": [5, 6]})
     content = written(source)

@@ -115,7 +115,7 @@ def test_a_chunk_knows_what_its_values_take() -> None:
 
     content = written(pa.table({"a": [1], "b": ["x"]}))
     footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
-    chunks: list[ColumnChunk] = parse_footer(footer)[0].chunks
+    chunks: list[ColumnChunk] = parse_footer(footer)[0][0].chunks
     assert [(chunk.value_bytes, chunk.values) for chunk in chunks] == [(8, 1), (None, 1)]
 
 

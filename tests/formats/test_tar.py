@@ -332,7 +332,7 @@ def test_a_global_header_that_names_nothing_keeps_positions() -> None:
     assert all("byte" in position for position in positions)
 
 
-@pytest.mark.parametrize("key", [b"path", b"size", b"GNU.sparse.realsize"])
+@pytest.mark.parametrize("key", [b"path", b"size", b"GNU.sparse.realsize", b"GNU.sparse.\xff"])
 def test_a_global_header_about_one_member_is_refused(key: bytes) -> None:
     archive = pax_header((key, b"3"), kind=b"g") + raw_header(b"a.txt") + padded(b"abc") + END
     assert "in a global header" in str(refused(archive))

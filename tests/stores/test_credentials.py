@@ -20,6 +20,7 @@ from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.backend import open_store
 from asyncloader.stores.listing import look
 from asyncloader.stores.objects.backend import check_options
+from asyncloader.stores.objects.clouds import UserProvider
 from asyncloader.stores.objects.store import ObjectStore
 from asyncloader.stores.store import Body, NetworkPolicy
 
@@ -219,6 +220,32 @@ async def test_what_a_provider_raises_is_raised_with_its_own_frames(
     with pytest.raises(LookupError, match="no such role in the vault"):
         await anext(store.pages("", NetworkPolicy()))
     assert cloud.seen == []
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_what_a_provider_raised_is_kept_while_another_call_runs(is_async: bool) -> None:
+    kept: list[Exception | None] = []
+
+    def ask_my_vault() -> dict[str, Any]:
+        kept.append(provider.failure)
+        if len(kept) == 1:
+            raise LookupError("no such role in the vault")
+        return {}
+
+    async def ask_my_vault_later() -> dict[str, Any]:
+        return ask_my_vault()
+
+    async def ask() -> None:
+        given = provider()
+        if is_async:
+            await given
+
+    provider = UserProvider(ask_my_vault_later if is_async else ask_my_vault)
+    with pytest.raises(LookupError) as caught:
+        await ask()
+    await ask()
+    assert kept == [None, caught.value]
+    assert provider.failure is None
 
 
 class VaultError(Exception):

@@ -57,6 +57,7 @@ sso_start_url = https://x.example
 region = eu-north-1
 """
 
+KEYS = "aws_access_key_id = MINE\naws_secret_access_key = SENTINEL\n"
 ENVIRONMENT_KEYS = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "SENTINEL"}
 WEB = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token", "AWS_ROLE_ARN": "arn"}
 
@@ -118,6 +119,23 @@ def signer(options: dict[str, Any], environ: dict[str, str]) -> str | None:
 )
 def test_whose_credentials_count(options: dict[str, Any], environ: dict[str, str], key: str | None) -> None:
     assert signer(options, environ) == key
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("profile my", "my"),
+        ("profile   my", "my"),
+        ("profile 'my'", "my"),
+        ('profile "my own"', "my own"),
+        ("profile 'my own'", "my own"),
+        ("profile my's", "my's"),
+        ("default", "default"),
+        ("'default'", "default"),
+    ],
+)
+def test_names_of_profiles_may_be_in_quotes(header: str, name: str) -> None:
+    assert choose({"profile": name}, ENVIRONMENT_KEYS, "", f"[{header}]\n{KEYS}").provider is not None
 
 
 def test_a_session_token_comes_with_its_keys() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -326,9 +327,15 @@ def _sections(path: str) -> Mapping[str, Mapping[str, str]]:
         failed = True
     if failed:
         raise ValueError(f"{path} should be an INI file as the AWS tools write it, and cannot be parsed")
-    # Names may be in quotes, as in ``profile "my name"``.
-    names = {header: " ".join(header.replace('"', " ").split()) for header in parser.sections()}
-    return {name: dict(parser.items(header)) for header, name in names.items()}
+    return {_section_name(header): dict(parser.items(header)) for header in parser.sections()}
+
+
+def _section_name(header: str) -> str:
+    """``profile "my name"`` without its quotes and with one space."""
+    try:
+        return " ".join(shlex.split(header))
+    except ValueError:  # an odd quote is a part of the name
+        return header
 
 
 def _nested(lines: str) -> Mapping[str, str]:
@@ -351,7 +358,8 @@ class UserProvider:
         provide: The user's, plain or asynchronous.
 
     Attributes:
-        failure: What it raised the last time; None if it returned.
+        failure: What it raised the last time that it ended; None if it returned. It stays while other calls
+            run, since the read that it failed may not have taken it yet.
     """
 
     def __init__(self, provide: Callable[[], Any]) -> None:
@@ -361,7 +369,10 @@ class UserProvider:
     def __call__(self) -> Any:
         with self._remembering():
             given = self._provide()
-        return self._awaited(given) if isawaitable(given) else given
+        if isawaitable(given):
+            return self._awaited(given)
+        self.failure = None
+        return given
 
     def __getattr__(self, name: str) -> Any:
         # obstore's own providers have settings of the client, such as the region, which it reads.
@@ -369,13 +380,14 @@ class UserProvider:
             raise AttributeError(name)
         return getattr(self._provide, name)
 
-    async def _awaited(self, given: Awaitable[Any]) -> Any:
+    async def _awaited(self, awaitable: Awaitable[Any]) -> Any:
         with self._remembering():
-            return await given
+            given = await awaitable
+        self.failure = None
+        return given
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
-        self.failure = None
         try:
             yield
         except Exception as error:
