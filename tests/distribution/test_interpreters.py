@@ -21,7 +21,7 @@ from .building import ROOT, Built, build, run
 
 pytestmark = pytest.mark.slow
 
-NEEDED = ["hypothesis", "pillow", "pytest", "pytest-asyncio", "pytest-timeout"]
+NEEDED = ["google-crc32c", "hypothesis", "pillow", "pytest", "pytest-asyncio", "pytest-timeout"]
 TESTS = [
     "tests/blocks",
     "tests/plan",
