@@ -152,11 +152,17 @@ def read_stretches(number: int, header: Header, start: int, stop: int) -> list[B
     for begin in range(first, stop, STRETCH_BYTES):
         size = min(STRETCH_BYTES, header.size - begin)
         stretch = os.pread(number, size, header.begin + begin)
+        # Some file systems return less than is there.
+        while len(stretch) < size:
+            rest = os.pread(number, size - len(stretch), header.begin + begin + len(stretch))
+            if not rest:
+                raise DamagedCopyError
+            stretch += rest
         at = _sums_at(begin) - _sums_at(first) + _ALGORITHMS.index(algorithm) * _SUM_BYTES
         digest = open_digest(algorithm)
         assert digest is not None, "has_crc32c has found it"
         digest.update(stretch)
-        if len(stretch) < size or digest.digest() != sums[at : at + _SUM_BYTES]:
+        if digest.digest() != sums[at : at + _SUM_BYTES]:
             raise DamagedCopyError
         low, high = max(start - begin, 0), min(stop - begin, size)
         chunks.append(stretch if high - low == size else memoryview(stretch)[low:high])

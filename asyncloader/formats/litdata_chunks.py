@@ -99,7 +99,7 @@ def inflate(content: bytes | memoryview, size: int | None = None) -> bytes:
     if size is not None:
         check_unpacked("litdata: compressed samples", len(content), size)
     most = most_unpacked(len(content)) if size is None else size
-    decompressor = Decompressor("zstd")
+    decompressor = Decompressor("zstd", "chunk")
     pieces: list[bytes] = []
     found = 0
     for piece in itertools.chain(decompressor.feed(content), decompressor.finish()):

@@ -402,16 +402,6 @@ class Buckets(ByLength):
             )
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
-        """Make the batches of a lane. The loader calls it.
-
-        Args:
-            upstream: Opens the blocks of samples at a position.
-            start: The position after the last batch.
-            lane: The lane that is read.
-
-        Yields:
-            Each batch with its position.
-        """
         return self._of_pools(upstream, start, lane, self._pool_samples)
 
     def _converted(self) -> Mapping[str, Any]:
@@ -496,16 +486,6 @@ class TokenBatches(ByLength):
             raise ValueError(f"overlong should be 'raise' or 'alone', but got overlong={self.overlong!r}")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
-        """Make the batches of a lane. The loader calls it.
-
-        Args:
-            upstream: Opens the blocks of samples at a position.
-            start: The position after the last batch.
-            lane: The lane that is read.
-
-        Yields:
-            Each batch with its position.
-        """
         if self.pool is None:
             return self._in_order(upstream, start, lane)
         return self._of_pools(upstream, start, lane, self.pool)

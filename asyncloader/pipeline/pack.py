@@ -139,16 +139,6 @@ class Pack(Batching):
             )
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
-        """Make the batches of a lane. The loader calls it.
-
-        Args:
-            upstream: Opens the blocks of samples at a position.
-            start: The position after the last batch.
-            lane: The lane that is read.
-
-        Yields:
-            Each batch with its position.
-        """
         open_rows_of = self._in_order if self.pool is None else self._of_pools
         names, fills = list(self._fields), [how.value for how in self._fields.values()]
         with closing(open_rows_of(upstream, start, lane.for_columns(True))) as rows:

@@ -122,6 +122,22 @@ def test_a_damaged_file_is_put_aside_and_fetched_again(
     assert server.counters.requests == before
 
 
+def test_a_read_of_less_than_is_there_is_no_damage(
+    serve: Serve, new_run: Any, kept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, pread = serve({"x": CONTENT}), os.pread
+    read_epoch(new_run(), [server.url_of("x")])
+
+    def read_less(number: int, size: int, offset: int) -> bytes:
+        return pread(number, min(size, 300_000), offset)
+
+    before = server.counters.bytes_sent
+    monkeypatch.setattr(os, "pread", read_less)
+    assert read_epoch(new_run(), [server.url_of("x")]) == [CONTENT]
+    # One byte tells the version of the object.
+    assert server.counters.bytes_sent <= before + 1 and len(kept("shards")) == 1
+
+
 # Told only if a part is opened after the file was truncated.
 @pytest.mark.filterwarnings("ignore:the disk cache held a damaged copy:RuntimeWarning")
 def test_a_file_truncated_under_its_reader_costs_network_and_no_byte(
