@@ -283,9 +283,7 @@ def _chunks_of(group: RowGroup, choice: Choice, stop: int) -> list[ColumnChunk]:
     for chunk in group.chunks:
         if chunk.path is not None and not f"{chunk.path}.".startswith(prefixes):
             continue
-        column = (
-            "a column" if chunk.path is None else f"column {chunk.path!r}"
-        )  # if encrypted
+        column = "a column" if chunk.path is None else f"column {chunk.path!r}"  # if encrypted
         what = f"{column} of row group {group.index}"
         if chunk.is_encrypted:
             raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not supported")
