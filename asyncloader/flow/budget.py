@@ -48,7 +48,7 @@ _LANE_BYTES = 2 << 20
 # A consumer that waits for less than this share of its time would gain less than that from more bytes.
 _WAITS_SHARE = 0.08
 
-# The least time of a round, beside that of an answer: in less, the rate depends on how threads took turns.
+# The least time of a round, beside that to a first byte: in less, the rate depends on how threads took turns.
 ROUND_S = 0.05
 
 # Growth in a round: as much as the waits explain and a quarter more, but at most BBR's gain at the start.
@@ -141,7 +141,8 @@ class ReadAhead:
         self.size_bytes = self._least_bytes
         #: Whether there was an answer; before that, one request is enough.
         self.is_open = False
-        #: The least time that an answer took, by origin.
+        #: The least time that an answer took, to its first byte and to its last, by origin.
+        self._round_trips_s: dict[str, float] = {}
         self._delays_s: dict[str, float] = {}
         self._rates: deque[float] = deque(maxlen=_REMEMBERED_RATES)
         self._trial: _Trial | None = None
@@ -160,8 +161,15 @@ class ReadAhead:
         """Whether only the cap prevents it from trying more."""
         return self.size_bytes >= self._most_bytes and not self._calm_rounds
 
-    def open(self, now_s: float) -> None:
-        """There was an answer. Idempotent."""
+    def answered(self, origin: str, took_s: float, now_s: float) -> None:
+        """An answer has begun.
+
+        Args:
+            origin: The server.
+            took_s: From the request until now.
+            now_s: The time.
+        """
+        self._round_trips_s[origin] = min(took_s, self._round_trips_s.get(origin, took_s))
         if not self.is_open:
             self.is_open = True
             self._began_s = now_s
@@ -185,7 +193,9 @@ class ReadAhead:
         """The consumer has received bytes, and others are under way; this may change ``size_bytes``."""
         self._handed_on_bytes += size
         took_s = now_s - self._began_s
-        if self._handed_on_bytes < self._round_bytes or took_s < max(ROUND_S, self._delay_s):
+        if self._handed_on_bytes < self._round_bytes or took_s < max(
+            (ROUND_S, *self._round_trips_s.values())
+        ):
             return
         rate = self._handed_on_bytes / took_s
         busy_share = max(1 - self._waited_s / took_s, 0.0)
@@ -235,17 +245,16 @@ class ReadAhead:
         before_bytes = self.size_bytes
         self._set(before_bytes * gain)
         if self.size_bytes != before_bytes:  # else it is at a bound
+            if not self._is_full:  # near a bound, as much as the link could give
+                brings = min(brings, 1 + (self.size_bytes / before_bytes - 1) / 2)
             before_rate = fmean((rate, *self._rates)) if self._is_full else rate
             self._trial = _Trial(before_bytes, before_rate, brings, at_once=not self._is_full)
 
     def _useful_bytes(self) -> float:
         """Beyond this, bytes under way add no speed, whatever the rates seem to show."""
-        return _MOST_PRODUCTS * max(self._rates) * self._delay_s if self._delays_s else self._most_bytes
-
-    @property
-    def _delay_s(self) -> float:
-        """The least time of an answer of the server that is farthest away; 0 before the first one."""
-        return max(self._delays_s.values(), default=0.0)
+        if not self._delays_s:
+            return self._most_bytes
+        return _MOST_PRODUCTS * max(self._rates) * max(self._delays_s.values())
 
     @property
     def _is_full(self) -> bool:
@@ -477,14 +486,15 @@ class Reservation:
             budget._aside_bytes += size
             return True
 
-    def answered(self) -> None:
-        """A request was answered, so that there may be more than one."""
+    def answered(self, origin: str, took_s: float) -> None:
+        """A request to ``origin`` was answered, so that there may be more than one."""
         budget = self._budget
-        if budget._read_ahead is None or budget._read_ahead.is_open:
+        if budget._read_ahead is None:
             return
         with budget._lock:
-            budget._read_ahead.open(monotonic())
-            woken = budget._those_that_fit()
+            was_open = budget._read_ahead.is_open
+            budget._read_ahead.answered(origin, took_s, monotonic())
+            woken = [] if was_open else budget._those_that_fit()
         _wake(woken)
 
     def received(self, origin: str, size: int, took_s: float) -> None:

@@ -10,11 +10,13 @@ following shards are requested meanwhile. A budget bounds what is requested and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from statistics import fmean
 from typing import TypeAlias
 
-from ..flow.budget import Reservation
+from ..flow.budget import MOST_GROWTH, Reservation
 from ..types import Buffer, Layout, Planning, Span
 from .store import NO_END, Body, FileSpan
 
@@ -32,6 +34,9 @@ _LEAST_PART_BYTES = 128 << 10
 
 # Requests for shards whose turn is far away only take connections from those that are needed next.
 MOST_SHARDS_AHEAD = 32
+
+# A lane that may have so many first parts in flight asks for the next shard's length before it is needed.
+_MANY_FIRST_PARTS = 8
 
 # How many shards may be planned before other parts of them are requested: a plan costs two round trips, and
 # reading a shard takes many.
@@ -201,14 +206,23 @@ class Lookahead:
         )
 
     def _next_shard(self) -> ShardRead | None:
-        for shard in self.window:
-            if shard.wants_part:
-                return shard
-        while len(self.window) < MOST_SHARDS_AHEAD:
+        """The shard whose part is next: the first that wants one, or the one behind it to know its length."""
+        shard = next((shard for shard in self._shards_in_turn() if shard.wants_part), None)
+        if shard is None or shard.plan is not None or not shard.parts:
+            return shard
+        if self._budget.share_bytes < _MANY_FIRST_PARTS * FIRST_PART_BYTES:
+            return shard
+        following = next(islice(self._shards_in_turn(), self.window.index(shard) + 1, None), None)
+        return shard if following is None or following.plan is not None or following.is_asked else following
+
+    def _shards_in_turn(self) -> Iterator[ShardRead]:
+        """Those in the window, then others that come into it."""
+        yield from self.window
+        while len(self.window) < MOST_SHARDS_AHEAD and not self._reaches_far:
             if sum(shard.is_planning for shard in self.window) >= _MOST_PLANS_AHEAD:
-                return None
+                return
             if (following := next(self._waiting, None)) is None:
-                return None
+                return
             url, wanted = following
             if isinstance(wanted, int):
                 wanted = Span(wanted, NO_END)
@@ -218,9 +232,18 @@ class Lookahead:
                 shard = ShardRead(url, plan=wanted, is_planning=True)
             self.window.append(shard)
             self.begun.append(shard)
-            if shard.wants_part:
-                return shard
-        return None
+            yield shard
+
+    @property
+    def _reaches_far(self) -> bool:
+        """Whether the shards in the window will last until more than now may be in flight."""
+        lengths = [
+            min(shard.stop, shard.length) - shard.start
+            for shard in self.window
+            if shard.length is not None and shard.start is not None
+        ]
+        most_bytes = MOST_GROWTH * self._budget.share_bytes
+        return bool(lengths) and fmean(lengths) * (len(self.window) - 1) > most_bytes
 
 
 def part_sizes(share_bytes: int) -> tuple[int, int]:

@@ -378,10 +378,10 @@ class _ShardReader:
             # Reads from disks are not hedged, nor those of a cache.
             hedges = store.hedges if isinstance(store, NetworkStore) else None
             flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
-            opened = partial(self._opened, shard, part, flying)
+            began_s = monotonic()
+            opened = partial(self._opened, shard, part, flying, began_s)
             fetch = Fetch(store, hedges, shard, part, opened, partial(self._pass_on, shard, part))
             self._fetches[part] = fetch
-            began_s = monotonic()
             is_whole = False
             try:
                 await fetch.run()
@@ -398,9 +398,11 @@ class _ShardReader:
         self._advance(shard)
         self._changed.set()
 
-    def _opened(self, shard: ShardRead, part: ShardPart, flying: Flying, body: Body, is_whole: bool) -> None:
+    def _opened(
+        self, shard: ShardRead, part: ShardPart, flying: Flying, began_s: float, body: Body, is_whole: bool
+    ) -> None:
         flying.answered()
-        self._budget.answered()
+        self._budget.answered(origin_of(shard.url), monotonic() - began_s)
         if shard.total is not None:
             return
         self._lookahead.opened(shard, part, body, is_whole)

@@ -79,8 +79,9 @@ def play(
     now_s = 0.0
     while now_s < seconds:
         size, asked_s, first_s, last_s = parts.popleft()
-        if not ahead.is_open:
-            ahead.open(first_s)
+        was_open = ahead.is_open
+        ahead.answered("there", first_s - asked_s, first_s)
+        if not was_open:
             top_up(first_s)
         ahead.received("there", size, last_s - asked_s)
         if last_s > now_s:
@@ -171,8 +172,8 @@ def test_rates_that_grow_by_themselves_are_not_taken_for_the_links() -> None:
 def test_a_burst_is_not_taken_for_the_rate_of_a_link_that_is_far() -> None:
     """The first parts come all at once; a rate counts from a round trip on."""
     ahead = ReadAhead(LEAST, CAP)
-    ahead.open(0.0)
-    ahead.received("there", 2 * MiB, 0.2)
+    ahead.answered("there", 0.2, 0.0)
+    ahead.received("there", 2 * MiB, 0.4)
     ahead.waited(0.05)
     ahead.handed_on(LEAST, 0, 0.06)
     assert ahead.size_bytes == LEAST
@@ -184,8 +185,8 @@ def test_a_burst_is_not_taken_for_the_rate_of_a_link_that_is_far() -> None:
 def test_a_number_that_was_given_up_too_early_comes_back() -> None:
     """One burst makes all that follows look slow, and going back shows that it was not."""
     ahead = ReadAhead(LEAST, CAP)
-    ahead.open(0.0)
-    ahead.received("there", 2 * MiB, 0.2)
+    ahead.answered("there", 0.2, 0.0)
+    ahead.received("there", 2 * MiB, 0.4)
     now_s, size_bytes = 0.0, [ahead.size_bytes]
     for seconds in (0.2, *[1.0] * 12):  # passes on what is allowed, five times as fast in the first round
         now_s += seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from asyncloader.flow.budget import claim_alone
+from asyncloader.flow.budget import MOST_GROWTH, claim_alone
 from asyncloader.stores import lookahead
 from asyncloader.stores.lookahead import Lookahead, ShardPart, ShardRead
 from asyncloader.stores.store import Body, no_chunks
@@ -140,6 +141,33 @@ def test_parts_of_the_first_shard_come_before_later_shards() -> None:
     quarter = 130 // 4
     assert [shard for shard, _, _ in play.requested[3:]] == [0, 0, 0]
     assert play.requested[3] == (0, FIRST, FIRST + quarter)
+
+
+def play_from_the_first_answer(total: int, budget: int) -> Play:
+    """As behind a network: one request first; with its answer, others may be made."""
+    play = Play([total] * 40, [0] * 40, budget)
+    play.claim.take(budget - FIRST)
+    play.top_up()
+    assert play.requested == [(0, 0, FIRST)]
+    play.answer(0)
+    play.claim.free(budget - FIRST)
+    play.top_up()
+    return play
+
+
+def test_the_length_of_the_next_shard_is_requested_before_it_is_needed() -> None:
+    play = play_from_the_first_answer(total=400, budget=1000)
+    assert play.requested[1] == (1, 0, FIRST)
+    assert [shard for shard, _, _ in play.requested[2:7]] == [0] * 5
+    few = play_from_the_first_answer(total=400, budget=7 * FIRST)
+    assert {shard for shard, _, _ in few.requested} == {0}
+
+
+def test_shards_that_are_not_needed_soon_are_not_begun() -> None:
+    play = play_from_the_first_answer(total=400, budget=1000)
+    # Behind the first, as many as one round of growth could request.
+    assert max(shard for shard, _, _ in play.requested) == math.ceil(MOST_GROWTH * 1000 / 400)
+    assert play.claim.taken_bytes < 500
 
 
 @given(st.integers(1, 10_000))
