@@ -67,8 +67,9 @@ bench-against: $(WITH_TESTS)
 # The one server of the tests that is no package of Debian or of Python.
 servers: $(AZURITE)
 
-# The libraries that docs/coming-from compares programs with; some want other versions of what we have.
-peers: $(LIBRARY)
+# The libraries that docs/coming-from compares programs with; some want other versions of what we have. They
+# go on top of the environment that there is: an older one is not made anew, since others may be using it.
+peers: $(if $(wildcard $(LIBRARY)),,$(LIBRARY))
 	$(BIN)/python tests/benchmarks/peers/environment.py
 
 clean:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -161,3 +163,20 @@ def test_less_memory_and_less_time_are_better() -> None:
         is_reached(Goal("ours, 0 workers", "first_s", 2.0, ("plain, 0 workers",)), [ours, plain])[1] is False
     )
     assert is_reached(Goal("ours, 0 workers", "first_s", 0.31), [ours, plain]) == (0.3, True)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_peers_leaves_an_older_environment_to_those_who_use_it(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(Path(__file__).parents[1] / name, tmp_path)
+
+    def steps() -> str:
+        run = ["make", "--dry-run", "--no-print-directory", "peers"]
+        return subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert "-m venv" in steps()
+    made = tmp_path / ".venv" / ".made"
+    made.parent.mkdir()
+    made.touch()
+    os.utime(made, (0, 0))
+    assert steps().splitlines() == [".venv/bin/python tests/benchmarks/peers/environment.py"]

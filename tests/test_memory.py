@@ -13,6 +13,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only 
 
 PROGRAM = """
 import ctypes, os, time
+import numpy as np
 import asyncloader as al
 
 def grow(number):
@@ -20,7 +21,15 @@ def grow(number):
     time.sleep(0.005)  # so that every thread gets some
     return block
 
-loader = al.DataLoader(al.from_iterable(range(200)).map(grow, concurrency=int(os.environ["THREADS"])))
+def grow_batch(columns):
+    return {**columns, "block": np.frombuffer(grow(0), np.uint8).reshape(1, -1)}
+
+concurrency, dataset = int(os.environ["THREADS"]), al.from_iterable([{"n": n} for n in range(200)])
+if os.environ["OP"] == "map":
+    dataset = dataset.map(grow, concurrency=concurrency)
+else:
+    dataset = dataset.map_batches(grow_batch, batch_size=1, concurrency=concurrency)
+loader = al.DataLoader(dataset)
 assert sum(1 for _ in loader) == 200
 libc = ctypes.CDLL(None)
 libc.fdopen.restype = ctypes.c_void_p
@@ -32,20 +41,21 @@ print(os.fdopen(reading).read().count("<heap nr="))
 """
 
 
-def arenas(threads: int, **environment: str) -> int:
+def arenas(threads: int, op: str = "map", **environment: str) -> int:
     """How many arenas a process has after a pass with so many threads."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))
     }
-    environment = {**inherited, "THREADS": str(threads), **environment}
+    environment = {**inherited, "THREADS": str(threads), "OP": op, **environment}
     run = [sys.executable, "-c", PROGRAM]
     printed = subprocess.run(run, env=environment, check=True, capture_output=True, text=True, timeout=120)
     return int(printed.stdout)
 
 
-def test_threads_that_make_samples_share_an_arena_for_each_processor() -> None:
+@pytest.mark.parametrize("op", ["map", "map_batches"])
+def test_threads_that_make_samples_share_an_arena_for_each_processor(op: str) -> None:
     processors = len(os.sched_getaffinity(0))
-    assert arenas(threads=processors + 6) <= max(2, processors)
+    assert arenas(processors + 6, op) <= max(2, processors)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_prefix_of_several_formats_shows_no_secret() -> None:
         ("http://h?x=SENTINEL", "'http://h': web servers cannot be listed, so name each shard"),
         ("http://me:SENTINEL@h/x/y.bin?x=SENTINEL", r"'http://h/x/y\.bin': expected a name that ends with"),
         ("", "urls should name shards, but got the empty name ''"),
-        ("nowhere/x.zip", r"'nowhere/x\.zip': expected a name that ends with one of \.tar"),
+        ("nowhere/x.zip", r"nowhere/x\.zip'; expected a name that ends with one of \.tar"),
     ],
 )
 def test_a_name_without_a_format_is_told_whole_with_what_may_be_meant(name: str, hint: str) -> None:

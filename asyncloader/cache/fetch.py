@@ -508,7 +508,9 @@ class Cache:
         """Make room on the disk for a shard of that size, which its file announces; says whether there is."""
         self._usual_bytes = size
         async with self._admitting:
-            return await self._root.run(make_room, self._folder, self._setting.limit_bytes)
+            has_room = await self._root.run(make_room, self._folder, self._setting.limit_bytes)
+        self._counts.evicting += not has_room
+        return has_room
 
     async def _wait_filled(self, copy: Copy, file: Descriptor) -> None:
         """Open ``copy`` once another process has filled the file, unless that has been stopped."""

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from ..errors import RanksError
 from ..pipeline.components import Composed, Stages, Zipped, is_endless, leaves_of, source_at
+from ..pipeline.filter import Filter, FilterBatches
+from ..pipeline.op import shown
 from ..pipeline.shards import Shards, Unit
 from ..pipeline.take import Repeat, Take
 from ..plan.lanes import Cursor, Deal, Row, UnknownCount, rank_lanes
@@ -110,12 +112,14 @@ class EpochLengths:
 def if_empty_of(stages: Stages) -> str | None:
     """The warning of an epoch without a batch, if the user may be mistaken about it."""
     shards = [source for source in leaves_of(stages) if isinstance(source, Shards)]
-    filters = {str(source.selection.filters) for source in shards if source.selection.filters is not None}
+    found = [source.selection.filters for source in shards]
+    filters = sorted({f"filters={each}" for each in found if each is not None})
+    filters += [shown(op) for op in stages.all_ops if isinstance(op, Filter | FilterBatches)]
     if not filters:
         return None
     return (
-        f"an epoch had no batch: filters={' and '.join(sorted(filters))} kept no row of the shards that this "
-        "rank reads, or too few for a batch; compare them with the values in the shards"
+        f"an epoch had no batch: {' and '.join(filters)} kept no row or sample of what this rank reads, or "
+        "too few for a batch; compare what is kept with the values in the data"
     )
 
 

@@ -312,7 +312,8 @@ class Run:
         self._warn_if_empty()
 
     def _warn_if_empty(self) -> None:
-        if self.exhausted and self._if_empty is not None and not self.cursor.batches:
+        had_some = self.cursor.batches or self.counters.stopped
+        if self.exhausted and self._if_empty is not None and not had_some:
             warnings.warn(self._if_empty, stacklevel=users_level())
 
 

@@ -21,7 +21,6 @@ from ..plan.lanes import Counter, Deal
 from ..types import Position, entry_of
 from .calls import cut
 from .lane import START, Blocks, Lane
-from .map import Map
 from .op import Op, Source, call_of, shown
 from .shuffle import Shuffle
 from .take import Repeat, Take
@@ -83,7 +82,8 @@ class Stages:
     @property
     def runs_on_threads(self) -> bool:
         """Whether an operator calls the user's functions on its own threads."""
-        return any(isinstance(op, Map) and op.concurrency > 1 and not op.is_async for op in self.all_ops)
+        ops = [op for op in self.all_ops if not getattr(op, "is_async", False)]
+        return any(getattr(op, "concurrency", 1) > 1 for op in ops)
 
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""

@@ -308,7 +308,9 @@ def _format_of(shard: str) -> str:
     if (meant := _meant(shard)) is not None:
         raise ValueError(f"{name}: {meant}")
     hint = ""
-    if not (scheme_of(shard).is_web or scheme_of(shard).is_local):
+    if scheme_of(shard).is_local and not os.path.exists(missing := os.path.abspath(local_path(shard))):
+        hint = f"there is no file or folder {missing!r}; "
+    elif not (scheme_of(shard).is_web or scheme_of(shard).is_local):
         hint = f"a prefix ends with '/' ({redact(shard)}/ for all shards below it); "
     raise ValueError(f"{name}: {hint}expected {known_suffixes()}; or name the format by format=")
 

@@ -15,7 +15,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from corpus import tar_of
 
+import asyncloader as al
 from asyncloader import testing
 from asyncloader.cache.folder import Header
 from asyncloader.cache.store import cache_setting
@@ -113,6 +115,17 @@ def test_what_was_used_last_stays(serve: Serve, new_run: Any, kept: Any) -> None
     assert server.counters.requests == before
     read_epoch(setting, [server.url_of("b")])
     assert server.counters.requests > before
+
+
+def test_shards_without_room_are_counted(serve: Serve, tmp_path: Path) -> None:
+    """As each shard may be that workers download at the same time: only more room would help them all."""
+    server = serve({f"{n}.tar": tar_of(4, 100_000) for n in range(6)})
+    shards = al.from_urls(f"{server.url}/{{0..5}}.tar", cache_dir=tmp_path, cache_limit="100kB")
+    with al.DataLoader(shards) as loader:
+        with pytest.warns(RuntimeWarning, match="there is no room for it"):
+            assert len([*loader]) == 24
+        network = loader.statistics.network
+    assert (network.cached, network.evicting) == (0, 6)
 
 
 def test_a_lower_limit_is_reached_with_the_next_download(serve: Serve, new_run: Any, kept: Any) -> None:

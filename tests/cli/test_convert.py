@@ -128,6 +128,7 @@ def test_bad_arguments_of_convert(
     [
         (["{in}"], "arguments are required: OUT"),
         (["{in}/nowhere", "{out}", "--format", "files"], "there is no folder"),
+        (["{in}/nowhere", "{out}"], "there is no file or folder '{in}/nowhere'"),
         (["{in}", "{in}/out"], "is in the folder of files"),
         (["{in}", "{out}", "--labels"], "labels are the names of subfolders"),
         (["{in}", "https://h/x"], "shards are written to a folder or an object store"),
@@ -144,7 +145,7 @@ def test_bad_arguments_of_convert_with_files(
     names = {"in": tmp_path / "in", "out": tmp_path / "out"}
     told = ask("convert", *(argument.format(**names) for argument in arguments))
     assert (told.status, told.out) == (2, "")
-    assert message in told.err
+    assert message.format(**names) in told.err
 
 
 @pytest.mark.parametrize("end", ["", "/"])

@@ -173,6 +173,7 @@ def wrong_path(folder: Path) -> None:
 
 @mistake("an unknown suffix", "ValueError", "train-0.bin", ".tar", "name the format by format=")
 def unknown_suffix(folder: Path) -> None:
+    (folder / "train-0.bin").touch()
     al.from_urls(f"{folder}/train-0.bin")
 
 

@@ -129,6 +129,38 @@ def check_runs(programs: Programs, folder: Path, first: int, last: int, workers:
         assert ('uneven="stop"' in verdict.reasons) == is_stopped
 
 
+_FILTERED = """
+import sys, warnings
+from pathlib import Path
+import torch.distributed as dist
+import asyncloader as al
+
+def make(topology):
+    yield from range(10 * topology.rank)
+
+dist.init_process_group("gloo")
+warnings.simplefilter("always")
+with warnings.catch_warnings(record=True) as told:
+    kept = al.from_iterable(make).filter(lambda number: number >= 0)
+    assert [*al.DataLoader(kept, 2)] == []
+told = [str(each.message).partition(":")[0] for each in told if "kept no row" in str(each.message)]
+Path(sys.argv[1], str(dist.get_rank())).write_text("".join(told))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_that_is_stopped_at_once_is_not_told_that_its_filter_kept_nothing(
+    tmp_path: Path, programs: Programs
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(_FILTERED)
+    for done in programs.run_ranks(2, script, tmp_path, strict=False, timeout=120):
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "0").read_text() == "an epoch had no batch"
+    assert (tmp_path / "1").read_text() == ""
+
+
 def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path, programs: Programs) -> None:
     check_runs(programs, tmp_path, 0, 4, 0)
 

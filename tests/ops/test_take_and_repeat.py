@@ -142,6 +142,27 @@ def test_a_filter_that_keeps_nothing_of_an_endless_repetition_is_an_error_that_n
         next(iter(loader))
 
 
+FINITE = al.from_iterable(numbers(7))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (FINITE.filter(lambda sample: False), r"no batch: filter\(<lambda>\) kept no row or sample"),
+        (FINITE.filter_batches(refused, batch_size=3), r"no batch: filter_batches\(refused\) kept no row"),
+    ],
+    ids=["filter", "batches"],
+)
+def test_a_filter_that_keeps_nothing_of_an_epoch_is_told(recipe: Stages, told: str, workers: int) -> None:
+    with (
+        al.DataLoader(recipe, 2, num_workers=workers) as loader,
+        pytest.warns(UserWarning, match=told) as warned,
+    ):
+        assert [*loader] == []
+    assert [each.filename for each in warned] == [__file__]
+
+
 def test_a_filter_that_keeps_little_of_an_endless_repetition_goes_on() -> None:
     kept = al.from_iterable(numbers(3)).repeat().filter(lambda sample: al.sample_rng().random() < 0.02)
     with al.DataLoader(kept.filter(lambda sample: sample["n"] < 2).take(20), 2) as loader:
