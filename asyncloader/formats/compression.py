@@ -26,122 +26,25 @@ from ..errors import FormatError
 from ..types import Buffer
 from .decoder import Decoder, ShardSpec, SkippingDecoder, describe_bytes
 
-_BLOCK_BYTES = 128 << 10  # Block_Maximum_Size
-_BLOCKS = 7  # and one that began in the call before: 1 MiB
 # What the zstd program accepts without --long: a frame header may claim a window of terabytes.
-_WINDOW_LOG = 27
-_MAGIC = 0xFD2FB528
-_SKIPPABLE_MAGIC = 0x184D2A50
+_ZSTD_WINDOW_LOG = 27
 
 
-def _open_frame() -> Any:
-    """A decoder of one frame: ``decompress(data)`` and ``eof``."""
+def zstd() -> Any:
+    """The module ``compression.zstd`` of Python 3.14, or its backport."""
     if sys.version_info >= (3, 14):
         from compression import zstd
-
-        return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ImportError("reading zstd needs a package: pip install zstandard") from error
-    return zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).decompressobj()
+    else:
+        from backports import zstd
+    return zstd
 
 
-class ZstdFrame:
-    """Decompress one frame; the protocol of :class:`lzma.LZMADecompressor`.
-
-    Raises:
-        ImportError: No zstd decoder is installed.
-        ValueError: From ``decompress``: the frame is corrupt.
-    """
-
-    def __init__(self) -> None:
-        self._frame: Any = None
-        self._input = b""
-        self._pass = 0  # bytes to decompress before the next header
-        self._next = "frame"
-        self._has_checksum = False
-        self.eof = False
-        self.needs_input = True
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._input if self.eof else b""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """The next output: at most 1 MiB, which ``max_length`` must allow."""
-        assert max_length >= (_BLOCKS + 1) * _BLOCK_BYTES
-        data = self._input + data
-        at, blocks = 0, 0
-        self.needs_input = False
-        while True:
-            step = min(self._pass, len(data) - at)
-            at += step
-            self._pass -= step
-            if self._next == "end" and not self._pass:
-                self.eof = True
-                break
-            if blocks == _BLOCKS:
-                break
-            if self._pass or not (length := self._measure(data[at : at + 8])):
-                self.needs_input = True
-                break
-            blocks += 1
-            self._pass = length
-        self._input = data[at:]
-        return self._expand(data[:at])
-
-    def _expand(self, data: bytes) -> bytes:
-        if self._frame is None:  # a skippable frame
-            return b""
-        try:
-            output: bytes = self._frame.decompress(data)
-        except Exception as error:  # of either library, without importing it for its exception
-            raise ValueError(str(error)) from error
-        if self._frame.eof != self.eof:
-            raise ValueError("frame does not end where its blocks do")
-        return output
-
-    def _measure(self, head: bytes) -> int:
-        """Length of what begins with ``head``, or 0 if that is too short."""
-        if self._next == "frame":
-            return self._measure_frame_header(head)
-        if self._next == "checksum":
-            self._next = "end"
-            return 4
-        if len(head) < 3:
-            return 0
-        header = int.from_bytes(head[:3], "little")
-        size = header >> 3
-        kind = header >> 1 & 3
-        if kind == 3 or size > _BLOCK_BYTES:
-            raise ValueError("invalid block header")
-        if header & 1:
-            self._next = "checksum" if self._has_checksum else "end"
-        return 3 + (1 if kind == 1 else size)
-
-    def _measure_frame_header(self, head: bytes) -> int:
-        if len(head) < 5:
-            return 0
-        magic = int.from_bytes(head[:4], "little")
-        if magic & 0xFFFFFFF0 == _SKIPPABLE_MAGIC:
-            if len(head) < 8:
-                return 0
-            self._next = "end"
-            return 8 + int.from_bytes(head[4:8], "little")
-        if magic != _MAGIC:
-            raise ValueError("not a zstd frame")
-        self._frame = _open_frame()
-        self._next = "block"
-        descriptor = head[4]
-        self._has_checksum = bool(descriptor & 4)
-        single_segment = descriptor >> 5 & 1
-        dictionary_id = (0, 1, 2, 4)[descriptor & 3]
-        content_size = (single_segment, 2, 4, 8)[descriptor >> 6]
-        return 5 + (1 - single_segment) + dictionary_id + content_size
+def _open_zstd() -> Any:
+    options = {zstd().DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    return zstd().ZstdDecompressor(options=options)
 
 
-def _open_stream() -> Any:
+def _open_brotli() -> Any:
     try:
         import brotli
     except ImportError as error:
@@ -159,13 +62,12 @@ class BrotliStream:
 
     Raises:
         ImportError: The package is not installed, or too old.
-        ValueError: From ``decompress``: the stream is corrupt.
     """
 
     unused_data = b""
 
     def __init__(self) -> None:
-        self._stream = _open_stream()
+        self._stream = _open_brotli()
         self.needs_input = True
 
     @property
@@ -175,11 +77,8 @@ class BrotliStream:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         """The next output, of at most ``max_length``."""
-        try:
-            # Its buffer doubles until it is as long as the limit, or longer.
-            output: bytes = self._stream.process(data, output_buffer_limit=max_length // 2)
-        except Exception as error:  # brotli.error, without importing it here
-            raise ValueError(str(error)) from error
+        # Its buffer doubles until it is as long as the limit, or longer.
+        output: bytes = self._stream.process(data, output_buffer_limit=max_length // 2)
         self.needs_input = self._stream.can_accept_more_data()
         return output
 
@@ -232,7 +131,7 @@ _Codec = tuple[Callable[[], _CompressedMember], bytes, int]
 # How to open a member, the bytes it may begin with, and the unit of zero padding between members.
 _CODECS: dict[str, _Codec] = {
     "gzip": (partial(_ZlibMember, 31), b"\x1f", 1),
-    "zstd": (ZstdFrame, b"\x28" + bytes(range(0x50, 0x60)), 0),
+    "zstd": (_open_zstd, b"\x28" + bytes(range(0x50, 0x60)), 0),
     "xz": (partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY_BYTES), b"\xfd", 4),
     "bzip2": (bz2.BZ2Decompressor, b"B", 0),
     # Their content does not identify them.
@@ -373,8 +272,9 @@ class Decompressor:
         while True:
             try:
                 piece = member.decompress(step, _PIECE_BYTES)
-            # bz2 raises OSError; ZstdFrame raises ValueError.
-            except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+            except MemoryError:
+                raise
+            except Exception as error:  # each library has a type of its own
                 # brotli's library gets the stream and the bytes behind it in one call.
                 may_follow = self._members > 0 or self._name in _ALONE
                 what = "corrupt data or trailing garbage" if may_follow else "corrupt data"
