@@ -275,7 +275,7 @@ class ArrowDecoder(Decoder):
             for message in self._messages.feed(piece):
                 yield from self._take(message)
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from ()
         at = self._messages.at
         if self._messages.is_within:

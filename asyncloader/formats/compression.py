@@ -320,7 +320,7 @@ class CompressedDecoder(Decoder):
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         return self._decode_pieces(self._decompressor.feed(chunk))
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._decode_pieces(self._decompressor.finish())
         yield from map(_without_ends, self._inner.finish())
 
@@ -373,7 +373,7 @@ class SniffingDecoder(Decoder):
             self._inner = self._choose(bytes(chunk[:SIGNATURE_BYTES]))
         yield from self._inner.feed(chunk)
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         if self._inner is None:
             self._inner = self._choose(self._start)  # less than a signature
             yield from self._inner.feed(self._start)

@@ -96,7 +96,7 @@ class CsvDecoder(Decoder):
             what = f"csv: a record of more than {self.most_record_bytes} bytes; is a quote not closed?"
             raise self._located(FormatError(what))
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._parse(is_end=True)
         if self._names is None:
             raise FormatError("csv: expected the names of the fields in the first record, found nothing")

@@ -243,7 +243,7 @@ class _FramesDecoder(Decoder):
             yield from self._decode_frame(frame, body)
             self._nth += 1
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from ()
         if self._nth < len(self._frames):
             frame = self._frames[self._nth]

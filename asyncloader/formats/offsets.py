@@ -213,7 +213,7 @@ class SamplesDecoder(Decoder):
                 offset=self._end,
             )
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._decode(b"")  # samples without a byte
         if self._done + 1 < len(self._bounds):
             raise FormatError(
@@ -315,7 +315,7 @@ class TableDecoder(Decoder):
         head, self._head = bytes(self._head), bytearray()
         return parse_table(self._kind.name, head)
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         if self._inner is None:
             begin = samples_begin(self._kind.name, bytes(self._head))
             raise FormatError(

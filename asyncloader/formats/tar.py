@@ -426,7 +426,7 @@ class TarDecoder(Decoder):
             self._large.writelines(self._pieces)
             self._pieces = []
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         samples = self._samples
         yield from samples.take()
         rest = b"".join(self._pieces) if self._need == BLOCK else b""
