@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, Meta, UnsetType
 
+from ..blocks import offsets_of
 from ..errors import FormatError
-from .expectations import Expectations, Expected, Known, Offsets, Rows, begins_of
+from .expectations import Expectations, Expected, Known, Offsets, Rows
 
 # The key of the version also identifies the file.
 _VERSION_KEY = "asyncloader_index"
@@ -327,7 +328,7 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
     else:
         known |= Known.OFFSETS
     told = [offsets or () for offsets in listed]
-    begins = begins_of(np.array([*map(len, told)], np.int64))
+    begins = offsets_of([*map(len, told)])
     pairs = chain.from_iterable(chain.from_iterable(told))
     offsets = np.fromiter(pairs, np.int64, 2 * int(begins[-1])).reshape(-1, 2)
     _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
