@@ -66,9 +66,9 @@ def check_unpacked(what: str, compressed_bytes: int, claimed_bytes: int, advice:
 class Decoder(ABC):
     """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
 
-    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never
-    held expanded as a whole. Empty blocks are not yielded. A subclass decodes the bytes. A decoder that raised
-    cannot be used any more.
+    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never held
+    expanded as a whole. Empty blocks are not yielded. A subclass decodes the bytes. After an error it cannot
+    be used any more.
     """
 
     def feed(self, chunk: Buffer) -> Iterator[Block]:
