@@ -23,8 +23,7 @@ from typing import Any, Protocol
 
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
-from ..types import Buffer
-from .decoder import Decoder, ShardSpec, SkippingDecoder, describe_bytes
+from .decoder import ByteQueue, Decoder, ShardSpec, SkippingDecoder, describe_bytes
 
 # What the zstd program accepts without --long: a frame header may claim a window of terabytes.
 _ZSTD_WINDOW_LOG = 27
@@ -197,11 +196,11 @@ class Decompressor:
         self._member: _CompressedMember | None = None
         self._members = 0
         self._padding = 0
-        self._held = bytearray()  # less than a step
-        self.fed = 0  # compressed bytes, those held not yet
+        self._held = ByteQueue()  # less than a step
+        self.fed = 0  # without the bytes that are held
         self._produced = 0  # decompressed bytes
 
-    def feed(self, chunk: Buffer) -> Iterator[bytes]:
+    def feed(self, chunk: bytes | memoryview) -> Iterator[bytes]:
         """The pieces that whole steps yield, one at a time; run it to its end before the next call.
 
         Args:
@@ -214,17 +213,9 @@ class Decompressor:
             FormatError: The stream is corrupt, or goes on after its end. The offset is that of the
                 decompressed stream; the compressed one is in the message.
         """
-        at = 0
-        if self._held:
-            at = min(_STEP_BYTES - len(self._held), len(chunk))
-            self._held += chunk[:at]
-            if len(self._held) < _STEP_BYTES:
-                return
-            yield from self._take_step()
-        while len(chunk) - at >= _STEP_BYTES:
-            at += _STEP_BYTES
-            yield from self._step(bytes(chunk[at - _STEP_BYTES : at]))
-        self._held += chunk[at:]
+        self._held.put(chunk)
+        while self._held.size_bytes >= _STEP_BYTES:
+            yield from self._step(_STEP_BYTES)
 
     def finish(self) -> Iterator[bytes]:
         """The pieces of what was held back, and a check that the stream has ended.
@@ -235,18 +226,15 @@ class Decompressor:
         Raises:
             FormatError: The stream is truncated, or as by ``feed``.
         """
-        yield from self._take_step()
+        yield from self._step(self._held.size_bytes)
         if self._member is not None or not self._members:
             raise self._fault("truncated" if self.fed else f"truncated: the {self._what} is empty")
         self._drop_padding(b"")
 
-    def _take_step(self) -> Iterator[bytes]:
-        step = bytes(self._held)
-        self._held.clear()
-        yield from self._step(step)
-
-    def _step(self, step: bytes) -> Iterator[bytes]:
-        self.fed += len(step)
+    def _step(self, size_bytes: int) -> Iterator[bytes]:
+        """The pieces of so many bytes of those that are held."""
+        step = b"".join(self._held.take(size_bytes))
+        self.fed += size_bytes
         while step:
             if self._member is None:
                 step = self._drop_padding(step)
