@@ -335,34 +335,13 @@ def _plain(value: Any) -> Any:
 
 def _type_of(name: str, values: Iterable[Any]) -> Any:
     pa = arrow()
-    kind = pa.null()
     try:
-        for value in values:
-            kind = _common(kind, _type_of_one(value))
+        return pa.array([*map(_plain, values)]).type
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         how = str(error).partition("\n")[0]
         raise ValueError(
             f"field {name!r} has values that no one type of Parquet fits: {how}; {_UNFIT}"
         ) from None
-    return kind
-
-
-def _type_of_one(value: Any) -> Any:
-    # By the dtype if there is one: an empty array has it too.
-    pa = arrow()
-    if isinstance(value, np.generic):
-        return pa.from_numpy_dtype(value.dtype)
-    if isinstance(value, np.ndarray):
-        kind = pa.from_numpy_dtype(value.dtype)
-        for _ in range(value.ndim):
-            kind = pa.list_(kind)
-        return kind
-    if isinstance(value, Ragged):
-        inner = value.values
-        return pa.list_(
-            _type_of_one(inner) if isinstance(inner, Ragged | np.ndarray) else pa.infer_type([*inner])
-        )
-    return pa.infer_type([value])
 
 
 def _common(kind: Any, found: Any) -> Any:
