@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
+from ..types import Buffer
 from .decoder import ByteQueue, Decoder, ShardSpec, SkippingDecoder, describe_bytes
 
 # What the zstd program accepts without --long: a frame header may claim a window of terabytes.
@@ -351,14 +352,17 @@ class SniffingDecoder(Decoder):
         self._start = b""
         self._inner: Decoder | None = None
 
+    def feed(self, chunk: Buffer) -> Iterator[Block]:
+        # Nothing is left to do with what comes behind the signature.
+        return super().feed(chunk) if self._inner is None else self._inner.feed(chunk)
+
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        if self._inner is None:
-            chunk = b"".join((self._start, chunk)) if self._start else chunk
-            if len(chunk) < SIGNATURE_BYTES:
-                self._start = bytes(chunk)
-                return
-            self._start = b""
-            self._inner = self._choose(bytes(chunk[:SIGNATURE_BYTES]))
+        chunk = b"".join((self._start, chunk)) if self._start else chunk
+        if len(chunk) < SIGNATURE_BYTES:
+            self._start = bytes(chunk)
+            return
+        self._start = b""
+        self._inner = self._choose(bytes(chunk[:SIGNATURE_BYTES]))
         yield from self._inner.feed(chunk)
 
     def finish(self) -> Iterator[Block]:
