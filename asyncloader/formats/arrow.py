@@ -152,17 +152,19 @@ class Messages:
     """Cuts a stream into messages; feed it bytes in any chunking.
 
     Args:
-        at: Offset in the shard of the first byte that will be fed.
+        begin: Offset in the shard of the first byte that will be fed.
+        front: Bytes of the stream that the shard lacks there.
 
     Attributes:
         at: Offset behind the last message.
         ended: Whether the end marker came, a length of 0.
     """
 
-    def __init__(self, at: int = 0) -> None:
-        self.at = at
+    def __init__(self, begin: int, front: bytes) -> None:
+        self.at = begin - len(front)
         self.ended = False
         self._held = ByteQueue()
+        self._held.put(front)
         self._prefix = b""
         self._metadata = b""
         self._body_bytes = 0
@@ -260,8 +262,7 @@ class ArrowDecoder(Decoder):
         self._selection = selection
         self._start = start_sample
         self._row = 0
-        self._messages = Messages(begin - len(front))
-        self._front = front
+        self._messages = Messages(begin, front)
         self._batches = batches
         self._rows = rows
         self._batch = 0
@@ -270,12 +271,10 @@ class ArrowDecoder(Decoder):
         self._choice: Choice | None = None
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        front, self._front = self._front, b""
-        for piece in (front, chunk):
-            for message in self._messages.feed(piece):
-                yield from self._take(message)
+        for message in self._messages.feed(chunk):
+            yield from self._take(message)
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from ()
         at = self._messages.at
         if self._messages.is_within:

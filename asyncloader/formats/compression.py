@@ -24,124 +24,27 @@ from typing import Any, Protocol
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
 from ..types import Buffer
-from .decoder import Decoder, ShardSpec, SkippingDecoder, describe_bytes
+from .decoder import ByteQueue, Decoder, ShardSpec, SkippingDecoder, describe_bytes
 
-_BLOCK_BYTES = 128 << 10  # Block_Maximum_Size
-_BLOCKS = 7  # and one that began in the call before: 1 MiB
 # What the zstd program accepts without --long: a frame header may claim a window of terabytes.
-_WINDOW_LOG = 27
-_MAGIC = 0xFD2FB528
-_SKIPPABLE_MAGIC = 0x184D2A50
+_ZSTD_WINDOW_LOG = 27
 
 
-def _open_frame() -> Any:
-    """A decoder of one frame: ``decompress(data)`` and ``eof``."""
+def zstd() -> Any:
+    """The module ``compression.zstd`` of Python 3.14, or its backport."""
     if sys.version_info >= (3, 14):
         from compression import zstd
-
-        return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
-    try:
-        import zstandard
-    except ImportError as error:
-        raise ImportError("reading zstd needs a package: pip install zstandard") from error
-    return zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).decompressobj()
+    else:
+        from backports import zstd
+    return zstd
 
 
-class ZstdFrame:
-    """Decompress one frame; the protocol of :class:`lzma.LZMADecompressor`.
-
-    Raises:
-        ImportError: No zstd decoder is installed.
-        ValueError: From ``decompress``: the frame is corrupt.
-    """
-
-    def __init__(self) -> None:
-        self._frame: Any = None
-        self._input = b""
-        self._pass = 0  # bytes to decompress before the next header
-        self._next = "frame"
-        self._has_checksum = False
-        self.eof = False
-        self.needs_input = True
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._input if self.eof else b""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """The next output: at most 1 MiB, which ``max_length`` must allow."""
-        assert max_length >= (_BLOCKS + 1) * _BLOCK_BYTES
-        data = self._input + data
-        at, blocks = 0, 0
-        self.needs_input = False
-        while True:
-            step = min(self._pass, len(data) - at)
-            at += step
-            self._pass -= step
-            if self._next == "end" and not self._pass:
-                self.eof = True
-                break
-            if blocks == _BLOCKS:
-                break
-            if self._pass or not (length := self._measure(data[at : at + 8])):
-                self.needs_input = True
-                break
-            blocks += 1
-            self._pass = length
-        self._input = data[at:]
-        return self._expand(data[:at])
-
-    def _expand(self, data: bytes) -> bytes:
-        if self._frame is None:  # a skippable frame
-            return b""
-        try:
-            output: bytes = self._frame.decompress(data)
-        except Exception as error:  # of either library, without importing it for its exception
-            raise ValueError(str(error)) from error
-        if self._frame.eof != self.eof:
-            raise ValueError("frame does not end where its blocks do")
-        return output
-
-    def _measure(self, head: bytes) -> int:
-        """Length of what begins with ``head``, or 0 if that is too short."""
-        if self._next == "frame":
-            return self._measure_frame_header(head)
-        if self._next == "checksum":
-            self._next = "end"
-            return 4
-        if len(head) < 3:
-            return 0
-        header = int.from_bytes(head[:3], "little")
-        size = header >> 3
-        kind = header >> 1 & 3
-        if kind == 3 or size > _BLOCK_BYTES:
-            raise ValueError("invalid block header")
-        if header & 1:
-            self._next = "checksum" if self._has_checksum else "end"
-        return 3 + (1 if kind == 1 else size)
-
-    def _measure_frame_header(self, head: bytes) -> int:
-        if len(head) < 5:
-            return 0
-        magic = int.from_bytes(head[:4], "little")
-        if magic & 0xFFFFFFF0 == _SKIPPABLE_MAGIC:
-            if len(head) < 8:
-                return 0
-            self._next = "end"
-            return 8 + int.from_bytes(head[4:8], "little")
-        if magic != _MAGIC:
-            raise ValueError("not a zstd frame")
-        self._frame = _open_frame()
-        self._next = "block"
-        descriptor = head[4]
-        self._has_checksum = bool(descriptor & 4)
-        single_segment = descriptor >> 5 & 1
-        dictionary_id = (0, 1, 2, 4)[descriptor & 3]
-        content_size = (single_segment, 2, 4, 8)[descriptor >> 6]
-        return 5 + (1 - single_segment) + dictionary_id + content_size
+def _open_zstd() -> Any:
+    options = {zstd().DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
+    return zstd().ZstdDecompressor(options=options)
 
 
-def _open_stream() -> Any:
+def _open_brotli() -> Any:
     try:
         import brotli
     except ImportError as error:
@@ -159,13 +62,12 @@ class BrotliStream:
 
     Raises:
         ImportError: The package is not installed, or too old.
-        ValueError: From ``decompress``: the stream is corrupt.
     """
 
     unused_data = b""
 
     def __init__(self) -> None:
-        self._stream = _open_stream()
+        self._stream = _open_brotli()
         self.needs_input = True
 
     @property
@@ -175,11 +77,8 @@ class BrotliStream:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         """The next output, of at most ``max_length``."""
-        try:
-            # Its buffer doubles until it is as long as the limit, or longer.
-            output: bytes = self._stream.process(data, output_buffer_limit=max_length // 2)
-        except Exception as error:  # brotli.error, without importing it here
-            raise ValueError(str(error)) from error
+        # Its buffer doubles until it is as long as the limit, or longer.
+        output: bytes = self._stream.process(data, output_buffer_limit=max_length // 2)
         self.needs_input = self._stream.can_accept_more_data()
         return output
 
@@ -232,7 +131,7 @@ _Codec = tuple[Callable[[], _CompressedMember], bytes, int]
 # How to open a member, the bytes it may begin with, and the unit of zero padding between members.
 _CODECS: dict[str, _Codec] = {
     "gzip": (partial(_ZlibMember, 31), b"\x1f", 1),
-    "zstd": (ZstdFrame, b"\x28" + bytes(range(0x50, 0x60)), 0),
+    "zstd": (_open_zstd, b"\x28" + bytes(range(0x50, 0x60)), 0),
     "xz": (partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY_BYTES), b"\xfd", 4),
     "bzip2": (bz2.BZ2Decompressor, b"B", 0),
     # Their content does not identify them.
@@ -298,11 +197,11 @@ class Decompressor:
         self._member: _CompressedMember | None = None
         self._members = 0
         self._padding = 0
-        self._held = bytearray()  # less than a step
-        self.fed = 0  # compressed bytes, those held not yet
+        self._held = ByteQueue()  # less than a step
+        self.fed = 0  # without the bytes that are held
         self._produced = 0  # decompressed bytes
 
-    def feed(self, chunk: Buffer) -> Iterator[bytes]:
+    def feed(self, chunk: bytes | memoryview) -> Iterator[bytes]:
         """The pieces that whole steps yield, one at a time; run it to its end before the next call.
 
         Args:
@@ -315,17 +214,9 @@ class Decompressor:
             FormatError: The stream is corrupt, or goes on after its end. The offset is that of the
                 decompressed stream; the compressed one is in the message.
         """
-        at = 0
-        if self._held:
-            at = min(_STEP_BYTES - len(self._held), len(chunk))
-            self._held += chunk[:at]
-            if len(self._held) < _STEP_BYTES:
-                return
-            yield from self._take_step()
-        while len(chunk) - at >= _STEP_BYTES:
-            at += _STEP_BYTES
-            yield from self._step(bytes(chunk[at - _STEP_BYTES : at]))
-        self._held += chunk[at:]
+        self._held.put(chunk)
+        while self._held.size_bytes >= _STEP_BYTES:
+            yield from self._step(_STEP_BYTES)
 
     def finish(self) -> Iterator[bytes]:
         """The pieces of what was held back, and a check that the stream has ended.
@@ -336,18 +227,15 @@ class Decompressor:
         Raises:
             FormatError: The stream is truncated, or as by ``feed``.
         """
-        yield from self._take_step()
+        yield from self._step(self._held.size_bytes)
         if self._member is not None or not self._members:
             raise self._fault("truncated" if self.fed else f"truncated: the {self._what} is empty")
         self._drop_padding(b"")
 
-    def _take_step(self) -> Iterator[bytes]:
-        step = bytes(self._held)
-        self._held.clear()
-        yield from self._step(step)
-
-    def _step(self, step: bytes) -> Iterator[bytes]:
-        self.fed += len(step)
+    def _step(self, size_bytes: int) -> Iterator[bytes]:
+        """The pieces of so many bytes of those that are held."""
+        step = b"".join(self._held.take(size_bytes))
+        self.fed += size_bytes
         while step:
             if self._member is None:
                 step = self._drop_padding(step)
@@ -373,8 +261,9 @@ class Decompressor:
         while True:
             try:
                 piece = member.decompress(step, _PIECE_BYTES)
-            # bz2 raises OSError; ZstdFrame raises ValueError.
-            except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
+            except MemoryError:
+                raise
+            except Exception as error:  # each library has a type of its own
                 # brotli's library gets the stream and the bytes behind it in one call.
                 may_follow = self._members > 0 or self._name in _ALONE
                 what = "corrupt data or trailing garbage" if may_follow else "corrupt data"
@@ -420,7 +309,7 @@ class CompressedDecoder(Decoder):
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         return self._decode_pieces(self._decompressor.feed(chunk))
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._decode_pieces(self._decompressor.finish())
         yield from map(_without_ends, self._inner.finish())
 
@@ -463,17 +352,20 @@ class SniffingDecoder(Decoder):
         self._start = b""
         self._inner: Decoder | None = None
 
+    def feed(self, chunk: Buffer) -> Iterator[Block]:
+        # Nothing is left to do with what comes behind the signature.
+        return super().feed(chunk) if self._inner is None else self._inner.feed(chunk)
+
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        if self._inner is None:
-            chunk = b"".join((self._start, chunk)) if self._start else chunk
-            if len(chunk) < SIGNATURE_BYTES:
-                self._start = bytes(chunk)
-                return
-            self._start = b""
-            self._inner = self._choose(bytes(chunk[:SIGNATURE_BYTES]))
+        chunk = b"".join((self._start, chunk)) if self._start else chunk
+        if len(chunk) < SIGNATURE_BYTES:
+            self._start = bytes(chunk)
+            return
+        self._start = b""
+        self._inner = self._choose(bytes(chunk[:SIGNATURE_BYTES]))
         yield from self._inner.feed(chunk)
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         if self._inner is None:
             self._inner = self._choose(self._start)  # less than a signature
             yield from self._inner.feed(self._start)

@@ -51,8 +51,6 @@ class CsvDecoder(Decoder):
     byte order mark is dropped. A shard is read from its beginning, where the names are.
 
     Args:
-        start_sample: Only 0.
-        start_byte: Only 0.
         delimiter: What separates fields. None for ``usual``; then it is an error if the first record is one
             name with another common delimiter in it, since the samples would have one field of that name.
         usual: The delimiter for the suffix of the shard.
@@ -61,18 +59,9 @@ class CsvDecoder(Decoder):
     #: As for lines: a quote that is never closed makes one record of everything that follows.
     most_record_bytes: ClassVar[int] = 256 << 20
 
-    def __init__(
-        self,
-        *,
-        start_sample: int = 0,
-        start_byte: int = 0,
-        delimiter: str | None = None,
-        usual: str = ",",
-    ) -> None:
+    def __init__(self, *, delimiter: str | None = None, usual: str = ",") -> None:
         self._delimiter = usual if delimiter is None else delimiter
         self._is_said = delimiter is not None
-        if start_sample or start_byte:
-            raise ValueError("CSV is read from its beginning, where the names are")
         # Python's limit is for the whole process, and 128 KiB by default: a longer text would be an error.
         if csv.field_size_limit() < self.most_record_bytes:
             csv.field_size_limit(self.most_record_bytes)
@@ -96,7 +85,7 @@ class CsvDecoder(Decoder):
             what = f"csv: a record of more than {self.most_record_bytes} bytes; is a quote not closed?"
             raise self._located(FormatError(what))
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._parse(is_end=True)
         if self._names is None:
             raise FormatError("csv: expected the names of the fields in the first record, found nothing")

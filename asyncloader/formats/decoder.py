@@ -1,7 +1,7 @@
 """What every format consists of: a decoder that is fed bytes, and a plan if shards are read in parts.
 
-``feed`` and ``finish`` return iterators, and bytes are lost if one is dropped half-way. So the next
-call checks that the last iterator was run to its end. A decoder that raised stays closed.
+``feed`` and ``finish`` return iterators. Run each to its end before the next call: what it has not decoded is
+lost.
 """
 
 from __future__ import annotations
@@ -66,11 +66,10 @@ def check_unpacked(what: str, compressed_bytes: int, claimed_bytes: int, advice:
 class Decoder(ABC):
     """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
 
-    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never
-    held expanded as a whole. Empty blocks are not yielded. A subclass decodes the bytes.
+    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never held
+    expanded as a whole. Empty blocks are not yielded. A subclass decodes the bytes. After an error it cannot
+    be used any more.
     """
-
-    _idle = True
 
     def feed(self, chunk: Buffer) -> Iterator[Block]:
         """The samples that ``chunk`` completes.
@@ -85,12 +84,14 @@ class Decoder(ABC):
 
         Raises:
             FormatError: The bytes are not what the format promises. Samples completed before the
-                fault are yielded first. The decoder cannot be used any more.
-            RuntimeError: The iterator of the call before was not run to its end, or raised.
+                fault are yielded first.
         """
-        self._claim()
-        return self._release_after(self._decode(chunk if type(chunk) is bytes else memoryview(chunk)))
+        return self._decode(chunk if type(chunk) is bytes else memoryview(chunk))
 
+    @abstractmethod
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]: ...
+
+    @abstractmethod
     def finish(self) -> Iterator[Block]:
         """The samples left at the end of the shard; call it once, after the last byte.
 
@@ -99,10 +100,8 @@ class Decoder(ABC):
 
         Raises:
             FormatError: The shard is truncated.
-            RuntimeError: As for :meth:`feed`.
         """
-        self._claim()
-        return self._decode_end()
+        ...
 
     @property
     def sample(self) -> int | None:
@@ -119,24 +118,6 @@ class Decoder(ABC):
             FormatError: The sample that is read has become larger than that allows.
         """
         return  # most formats have a bound of their own, as low as this
-
-    def _claim(self) -> None:
-        if not self._idle:
-            raise RuntimeError(
-                "decoder is closed or busy: run each feed() to its end before the next call, "
-                "call finish() once, and open a new decoder after an error"
-            )
-        self._idle = False
-
-    def _release_after(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        yield from blocks
-        self._idle = True
-
-    @abstractmethod
-    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]: ...
-
-    @abstractmethod
-    def _decode_end(self) -> Iterator[Block]: ...
 
 
 LFS_POINTER = b"version https://git-lfs"
@@ -277,7 +258,7 @@ class SkippingDecoder(Decoder):
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         return self._drop(self._inner.feed(chunk))
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._drop(self._inner.finish())
         check_reached(self._reached, self._wanted)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Protocol
 
 from ..errors import StoreError
@@ -50,15 +49,19 @@ def open_digest(algorithm: str) -> Digest | None:
     if algorithm not in ALGORITHMS:
         return None
     if algorithm == "crc32":
-        return _Crc(lambda value, chunk: zlib.crc32(chunk, value))
+        return _Crc(zlib.crc32)
     if algorithm == "crc32c":
-        return None if (module := crc32c_in_c()) is None else _Crc(partial(_extend, module))
-    if algorithm.startswith("xxh"):
-        return _open_xxhash(algorithm)
+        module = crc32c_in_c()
+        return module and _Crc(lambda chunk, value: module.extend(value, bytes(chunk)))
     try:
+        if algorithm.startswith("xxh"):
+            import xxhash
+
+            digest: Digest = getattr(xxhash, algorithm)()
+            return digest
         # Not for security: a system that forbids md5 for security still allows it for checksums.
         return hashlib.new(algorithm, usedforsecurity=False)
-    except ValueError:
+    except (ImportError, ValueError):
         return None
 
 
@@ -113,14 +116,14 @@ class Verifier:
 
 
 class _Crc:
-    """A checksum of 32 bits; ``extend`` computes it of one more chunk."""
+    """A checksum of 32 bits; ``extend`` computes it of one more chunk and the checksum of those before."""
 
-    def __init__(self, extend: Callable[[int, Buffer], int]) -> None:
+    def __init__(self, extend: Callable[[Buffer, int], int]) -> None:
         self._extend = extend
         self._value = 0
 
     def update(self, chunk: Buffer, /) -> None:
-        self._value = self._extend(self._value, chunk)
+        self._value = self._extend(chunk, self._value)
 
     def digest(self) -> bytes:
         return self._value.to_bytes(4, "big")
@@ -136,17 +139,3 @@ def crc32c_in_c() -> Any:
     except ImportError:
         return None
     return google_crc32c if google_crc32c.implementation == "c" else None
-
-
-def _extend(module: Any, value: int, chunk: Buffer) -> int:
-    extended: int = module.extend(value, chunk if type(chunk) is bytes else bytes(chunk))
-    return extended
-
-
-def _open_xxhash(algorithm: str) -> Digest | None:
-    try:
-        import xxhash
-    except ImportError:
-        return None
-    digest: Digest = getattr(xxhash, algorithm)()
-    return digest

@@ -106,7 +106,7 @@ class LineDecoder(Decoder):
     def _too_long(self) -> FormatError:
         return FormatError(f"a line of more than {self.most_line_bytes} bytes")
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         line = b"".join(self._open)
         try:
             if line and not (self._at == 0 and line == _BOM):

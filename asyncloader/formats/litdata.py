@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
@@ -102,20 +102,10 @@ class ChunkSchema:
         return self.block_size is None and self.tree.kind == "dict" and kinds <= _OF_ROWS
 
 
-class LitDataIndex(NamedTuple):
-    """The content of an ``index.json``.
-
-    Attributes:
-        chunks: In order.
-        schema: What they hold.
-    """
-
-    chunks: list[IndexedShard]
-    schema: ChunkSchema
-
-
-def parse_litdata_index(content: bytes, block_size: int | None = None) -> LitDataIndex:
-    """Read an index.
+def parse_litdata_index(
+    content: bytes, block_size: int | None = None
+) -> tuple[list[IndexedShard], ChunkSchema]:
+    """The chunks of an ``index.json``, in order, and what they hold.
 
     Args:
         content: The file.
@@ -132,8 +122,7 @@ def parse_litdata_index(content: bytes, block_size: int | None = None) -> LitDat
             f"litdata: index.json: expected an object with chunks and config: {error}"
         ) from error
     schema = _schema(index.config, block_size)
-    chunks = (_chunk(entry, index.config, schema, number) for number, entry in enumerate(index.chunks))
-    return LitDataIndex([*chunks], schema)
+    return [_chunk(entry, index.config, schema, number) for number, entry in enumerate(index.chunks)], schema
 
 
 def _schema(config: _Config, block_size: int | None) -> ChunkSchema:

@@ -19,7 +19,7 @@ from ..blocks import Block, Column, offsets_of
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .compression import Decompressor
-from .decoder import Decoder, ShardSpec, bring, check_reached, check_unpacked, most_unpacked
+from .decoder import ByteQueue, Decoder, ShardSpec, bring, check_reached, check_unpacked, most_unpacked
 from .litdata_values import Leaf, Tree, column_of, leaf_of
 from .offsets import Decode, OffsetTable, SamplesDecoder, Values, field_edges, view_of
 
@@ -228,28 +228,23 @@ class _FramesDecoder(Decoder):
         self._decode_samples = decode
         self._wanted = range(start, stop)
         self._nth = 0
-        self._held = bytearray()
+        self._held = ByteQueue()
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        at = 0
-        while at < len(chunk) and self._nth < len(self._frames):
-            frame = self._frames[self._nth]
-            step = chunk[at : at + int(frame["length"]) - len(self._held)]
-            at += len(step)
-            self._held += step
-            if len(self._held) < frame["length"]:
+        self._held.put(chunk)
+        for frame in self._frames[self._nth :]:
+            if self._held.size_bytes < frame["length"]:
                 return
-            body, self._held = bytes(self._held), bytearray()
-            yield from self._decode_frame(frame, body)
             self._nth += 1
+            yield from self._decode_frame(frame, b"".join(self._held.take(int(frame["length"]))))
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from ()
         if self._nth < len(self._frames):
             frame = self._frames[self._nth]
             raise FormatError(
                 f"litdata: truncated within run {self._nth} of samples",
-                offset=int(frame["begin"]) + len(self._held),
+                offset=int(frame["begin"]) + self._held.size_bytes,
                 sample=int(frame["first"]),
             )
 

@@ -350,7 +350,7 @@ class RowsDecoder(Decoder):
             self._columns[number].put(here)
         yield from self._whole()
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._whole()
         for column in self._columns:
             column.finish()

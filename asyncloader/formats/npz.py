@@ -12,16 +12,12 @@ import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from . import npy
 from .decoder import HeldSpans, ShardSpec, bring, bring_end, describe_bytes
 from .selection import choose_names
-
-Asking: TypeAlias = Generator[Span, Answer, bytes]
-"""A part of a plan that reads bytes."""
 
 _MEMBER_MAGIC = b"PK\x03\x04"
 _END_MAGIC = b"PK\x05\x06"
@@ -157,11 +153,9 @@ _HEAD_BYTES = 64 << 10
 # How many bytes of an array come before those of the others: enough for a request.
 _TURN_BYTES = 4 << 20
 
-# Behind a member's name in its own header: lengths of 64 bits, times.
-_MORE_BYTES = 64
-
-# The part of a deflated member in which the array's header should have ended.
-_MOST_START_BYTES = 1 << 20
+# What is read of each member: its own header, with lengths of 64 bits and times behind the name, and that of
+# the array, which takes 10 KB at most, deflated or not.
+_START_BYTES = 12 << 10
 
 # Samples have some tens of fields. For each deflated array a piece of 1 MiB may be held.
 _MOST_ARRAYS = 1024
@@ -237,11 +231,15 @@ def _open(field: str, entry: zipfile.ZipInfo, head: Answer) -> Generator[Span, A
             "others with columns="
         )
     begin = entry.header_offset
-    size = _LOCAL.size + len(_raw_name(entry)) + _MORE_BYTES + npy.HEAD_BYTES
-    start = yield from bring(head, Span(begin, min(begin + size, head.length)))
+    stop = begin + _LOCAL.size + len(_raw_name(entry)) + _START_BYTES
+    start = yield from bring(head, Span(begin, min(stop, head.length)))
     body = locate(entry, start, head.length)
-    start = start[body.start - begin :][: entry.compress_size]
-    plain = yield from _bring_header(entry, head, body, start)
+    plain = start[body.start - begin :][: entry.compress_size]
+    if _is_deflated(entry):
+        try:
+            plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(plain, _START_BYTES)
+        except zlib.error as error:
+            raise FormatError(f"{what}: corrupt deflated bytes: {error}") from error
     header = npy.parse_rows_header(plain, what)
     if header.size_bytes + header.body_bytes != entry.file_size:
         raise FormatError(
@@ -255,28 +253,6 @@ def _open(field: str, entry: zipfile.ZipInfo, head: Answer) -> Generator[Span, A
             f"{what} is a structure, but each array of a .npz is a field; save its fields as arrays"
         )
     return _ArrayMember(field, entry, header, plain[: header.size_bytes], body)
-
-
-def _bring_header(entry: zipfile.ZipInfo, head: Answer, body: Span, start: bytes) -> Asking:
-    """The first bytes of an array, with its header; the stored bytes ``start`` are there already."""
-    what = _what(entry)
-    while True:
-        plain = start
-        if _is_deflated(entry):
-            try:
-                plain = zlib.decompressobj(-zlib.MAX_WBITS).decompress(start, npy.HEAD_BYTES * 4)
-            except zlib.error as error:
-                raise FormatError(f"{what}: corrupt deflated bytes: {error}") from error
-        is_all = len(start) == entry.compress_size
-        size = npy.header_bytes(plain, what) if len(plain) >= 12 or is_all else 12
-        if len(plain) >= size or is_all:
-            return plain
-        if len(start) >= _MOST_START_BYTES:  # any number of deflated bytes may expand to nothing
-            raise FormatError(
-                f"{what}: damaged: {len(start)} deflated bytes hold no header", offset=body.start
-            )
-        more = Span(body.start + len(start), min(body.start + max(size, 2 * len(start)), body.stop))
-        start += yield from bring(head, more)
 
 
 def _check_rows(members: Sequence[_ArrayMember]) -> int:

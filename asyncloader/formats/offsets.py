@@ -213,7 +213,7 @@ class SamplesDecoder(Decoder):
                 offset=self._end,
             )
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._decode(b"")  # samples without a byte
         if self._done + 1 < len(self._bounds):
             raise FormatError(
@@ -272,7 +272,6 @@ class TableDecoder(Decoder):
         self._start = start_sample
         self._pass_over = pass_over
         self._head = bytearray()
-        self._head_bytes = LEAST_BYTES  # how long the head is, as far as is known
         self._inner: SamplesDecoder | None = None
 
     @property
@@ -290,8 +289,14 @@ class TableDecoder(Decoder):
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._inner is None:
             begin = len(self._head)
-            if (table := self._take_table(chunk)) is None:
+            self._head += chunk
+            if len(self._head) < LEAST_BYTES:
                 return
+            stop = samples_begin(self._kind.name, bytes(self._head[:LEAST_BYTES]))
+            if len(self._head) < stop:
+                return
+            table = parse_table(self._kind.name, bytes(self._head[:stop]))
+            self._head.clear()
             self._inner = open_samples(
                 self._kind,
                 table,
@@ -302,20 +307,7 @@ class TableDecoder(Decoder):
             )
         yield from self._inner.feed(chunk)
 
-    def _take_table(self, chunk: bytes | memoryview) -> OffsetTable | None:
-        """Take what belongs to the table and the header; the table once all of it has come."""
-        at = 0
-        while len(self._head) < self._head_bytes:
-            step = chunk[at : at + self._head_bytes - len(self._head)]
-            self._head += step
-            at += len(step)
-            if len(self._head) < self._head_bytes:
-                return None
-            self._head_bytes = samples_begin(self._kind.name, bytes(self._head[:LEAST_BYTES]))
-        head, self._head = bytes(self._head), bytearray()
-        return parse_table(self._kind.name, head)
-
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         if self._inner is None:
             begin = samples_begin(self._kind.name, bytes(self._head))
             raise FormatError(

@@ -147,7 +147,7 @@ class ParquetDecoder(Decoder):
                 )
             self._file.drop(complete)
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._decode(b"")  # row groups without a byte
         if self._groups:
             raise FormatError("parquet: truncated within a row group", sample=self._groups[0][0].first)

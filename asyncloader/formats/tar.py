@@ -106,20 +106,17 @@ class SampleGroups:
             self._hole_bytes += max(plan.real_size - size, 0)
             size = max(plan.real_size, size)
         self.sample_bytes += size + BLOCK
-        if self.sample_bytes > self.max_bytes or self._hole_bytes > _MAX_HOLE_BYTES:
-            self._refuse(name, size)
+        if self._hole_bytes > _MAX_HOLE_BYTES:
+            raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
+        if self.sample_bytes > self.max_bytes:
+            raise FormatError(
+                f"tar: {name!r} of {size} bytes brings its sample over the most of {self.max_bytes} bytes"
+            )
         return field
 
     def goes_on(self, header: bytes) -> bool:
         """Whether a member with this header is one more of the open sample."""
         return self._key is not None and header.startswith(f"{self._key}.".encode("utf-8", "surrogateescape"))
-
-    def _refuse(self, name: str, size: int) -> None:
-        if self._hole_bytes > _MAX_HOLE_BYTES:
-            raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
-        raise FormatError(
-            f"tar: {name!r} of {size} bytes brings its sample over the most of {self.max_bytes} bytes"
-        )
 
     def close_sample(self, end: int) -> None:
         """Complete the open sample, if there is one; a decoder started at ``end`` continues behind it."""
@@ -426,7 +423,7 @@ class TarDecoder(Decoder):
             self._large.writelines(self._pieces)
             self._pieces = []
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         samples = self._samples
         yield from samples.take()
         rest = b"".join(self._pieces) if self._need == BLOCK else b""

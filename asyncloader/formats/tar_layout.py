@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from zlib import adler32
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError
+from ..types import Span
 from .decoder import MAX_BLOCK_BYTES, describe_bytes
 
 BLOCK = 512
@@ -339,41 +340,6 @@ _WORDS = {"v1.1": 3, "v1.2": 4}
 _STALE = "the .idx beside it is of another shard, or older; make it again, or index without it"
 
 
-@dataclass(frozen=True, slots=True)
-class MemberPlace:
-    """A member in the index.
-
-    Attributes:
-        begin: Offset of its body.
-        size_bytes: Length of its body.
-    """
-
-    begin: int
-    size_bytes: int
-
-    @property
-    def stop(self) -> int:
-        """Offset behind its last block."""
-        return self.begin + -(-self.size_bytes // BLOCK) * BLOCK
-
-
-@dataclass(frozen=True)
-class TarIndex:
-    """The content of an index.
-
-    Attributes:
-        ends: Where each sample ends and a decoder may begin, ``(samples,)``, rising.
-        looked_at: Some members, to check whether the index is of this tar.
-    """
-
-    ends: Sequence[int]
-    looked_at: Sequence[MemberPlace]
-
-    @property
-    def samples(self) -> int:
-        return len(self.ends)
-
-
 def idx_beside(url: str) -> str:
     """Where the index of a tar is: ``train-000.idx`` beside ``train-000.tar``.
 
@@ -388,12 +354,16 @@ def idx_beside(url: str) -> str:
     return f"{path[:-4]}.idx{mark}{query}"
 
 
-def parse_idx(content: bytes, length: int) -> TarIndex:
+def parse_idx(content: bytes, length: int) -> tuple[list[int], list[Span]]:
     """Read an index.
 
     Args:
         content: The content of the file.
         length: Length of the tar.
+
+    Returns:
+        Where each sample ends and a decoder may begin, rising; and where the bodies of some members are, to
+        check whether the index is of this tar.
 
     Raises:
         FormatError: It is no index, has another version, is damaged, or belongs to a tar of another length.
@@ -417,18 +387,18 @@ def parse_idx(content: bytes, length: int) -> TarIndex:
     for number, line in enumerate(lines):
         found = _members_of(line, _WORDS[version], number)
         for member in found:
-            if member.begin < stop + BLOCK or member.begin % BLOCK:
-                raise _fault(number, f"a member at byte {member.begin}, where one ends at byte {stop}")
-            stop = member.stop
+            if member.start < stop + BLOCK or member.start % BLOCK:
+                raise _fault(number, f"a member at byte {member.start}, where one ends at byte {stop}")
+            stop = member.stop + -member.stop % BLOCK
         ends.append(stop)
         members.append(found[0])
     if not lines or not _END_BYTES <= length - stop <= _MOST_END_BYTES:
         raise FormatError(f"the last sample ends at byte {stop} of {length}: {_STALE}")
-    return TarIndex(ends, [members[place] for place in {0, len(members) // 2, len(members) - 1}])
+    return ends, [members[place] for place in {0, len(members) // 2, len(members) - 1}]
 
 
-def check_member(member: MemberPlace, header: bytes) -> None:
-    """Compare a member with the block before its body.
+def check_member(member: Span, header: bytes) -> None:
+    """Compare the place of a member's body with the block before it.
 
     Raises:
         FormatError: The block is not the header of that member.
@@ -437,12 +407,12 @@ def check_member(member: MemberPlace, header: bytes) -> None:
         _, size_bytes, _ = parse_header(header)
     except FormatError as error:
         raise FormatError(
-            f"no member is before byte {member.begin}: {_STALE}", offset=member.begin
+            f"no member is before byte {member.start}: {_STALE}", offset=member.start
         ) from error
-    if size_bytes != member.size_bytes:
+    if size_bytes != (wanted := member.stop - member.start):
         raise FormatError(
-            f"expected {member.size_bytes} bytes at byte {member.begin}, found {size_bytes}: {_STALE}",
-            offset=member.begin,
+            f"expected {wanted} bytes at byte {member.start}, found {size_bytes}: {_STALE}",
+            offset=member.start,
         )
 
 
@@ -456,8 +426,8 @@ def check_end(content: bytes, stop: int) -> None:
         raise FormatError(f"the shard continues behind byte {stop}: {_STALE}", offset=stop)
 
 
-def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
-    """The members of a sample; at least one."""
+def _members_of(line: str, words: int, number: int) -> list[Span]:
+    """Where the bodies of a sample's members are; at least one."""
     found = line.split(" ")
     if len(found) % words or not found[0]:
         raise _fault(number, f"{len(found)} words, which are no members of {words} each")
@@ -466,7 +436,7 @@ def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
         offset, size = found[at + 1 : at + 3]
         if not (_is_number(offset) and _is_number(size)):
             raise _fault(number, f"no offset and size: {offset[:40]!r}, {size[:40]!r} (no blanks in names)")
-        members.append(MemberPlace(int(offset), int(size)))
+        members.append(Span(int(offset), int(offset) + int(size)))
     return members
 
 

@@ -99,7 +99,7 @@ class TfRecordDecoder(Decoder):
         self._at = begin + at
         self._held, self._held_bytes = [run[at:]], size - at
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from ()
         if self._held_bytes:
             start = b"".join(self._held)[:64]

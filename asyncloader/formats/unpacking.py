@@ -59,7 +59,7 @@ class UnpackedDecoder(Decoder):
         if wanted < len(chunk):
             raise self._wrong_length("more")
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         yield from self._inner.finish()
         if self._promised is None:
             return
@@ -122,7 +122,7 @@ class SnappyDecoder(Decoder):
         self._held += chunk
         yield from ()
 
-    def _decode_end(self) -> Iterator[Block]:
+    def finish(self) -> Iterator[Block]:
         whole = memoryview(_decompressed(self._held))
         self._held = bytearray()
         for at in range(0, len(whole), _PIECE_BYTES):

@@ -364,9 +364,9 @@ def from_litdata(
         block_size = as_count("block_size", block_size)
 
     def parse(folder: IndexedFolder, content: bytes) -> tuple[Iterable[IndexedShard], ChunkSchema]:
-        index = parse_litdata_index(content, block_size)
-        index.schema.check_columns(selection.columns)
-        return index.chunks, index.schema
+        chunks, schema = parse_litdata_index(content, block_size)
+        schema.check_columns(selection.columns)
+        return chunks, schema
 
     shards = _open_shards("litdata", root, None, access, selection, parse)
     dataset, schema = dataset_of(shards), shards.schema

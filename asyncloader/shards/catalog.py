@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
@@ -111,14 +111,11 @@ def make_catalog(
         beside = None if web is None else _read_web(web, found, options, network)
         checks = _found_beside(found, is_shard, beside)
     elif where is not None:
-        with (
-            nullcontext(io.BytesIO(found.fetched[0]))
+        entries = (
+            index_lookup.Entries(where, found.fetched[0])
             if far
-            else index_lookup.open_local_index(local_path(where)) as file
-        ):
-            if file is None:
-                raise ValueError(f"there is no index {where!r}; asyncloader index makes one")
-            entries = index_lookup.Entries(where, file)
+            else index_lookup.read_entries(where, options)
+        )
         checks = index_lookup.expectations(found.names, entries)
         for match in found.matches:
             index_lookup.check_complete(entries, match, is_shard)
@@ -165,9 +162,7 @@ def _found_beside(found: FoundShards, is_shard: IsShard, web: index_lookup.Entri
     for match in found.matches:
         if match.index is not None:
             place = _listed_place(match.pattern)
-            index = io.BytesIO(match.index)
-            if index_lookup.is_found_index(place, index):
-                entries = index_lookup.Entries(place, index)
+            if (entries := index_lookup.found_entries(place, io.BytesIO(match.index))) is not None:
                 index_lookup.check_complete(entries, match, is_shard)
                 listed = {*match.urls}
                 numbers = [number for number, name in enumerate(found.names) if name in listed]
@@ -242,8 +237,7 @@ def _read_web(
         raise
     if content.lstrip()[:1] == b"<":  # a page, which some servers send for every missing file
         return None
-    file = io.BytesIO(content)
-    return index_lookup.Entries(place, file) if index_lookup.is_found_index(place, file) else None
+    return index_lookup.found_entries(place, io.BytesIO(content))
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:

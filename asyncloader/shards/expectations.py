@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..blocks import offsets_of
 from ..formats.digest import ALGORITHMS
 from ..types import Unpacked
 
@@ -124,7 +125,7 @@ class Expectations:
             hashed=_rows([*map(_hashed_row, column("hashed"))]),
             unpacked=_rows([*map(_unpacked_row, column("unpacked"))]),
             offsets=np.array([*chain.from_iterable(offsets)], np.int64).reshape(-1, 2),
-            begins=begins_of(np.array([*map(len, offsets)], np.int64)),
+            begins=offsets_of([*map(len, offsets)]),
         )
 
     @classmethod
@@ -171,7 +172,7 @@ class Expectations:
             return Expectations.of([None] * len(rows))
         there = rows >= 0
         counts = np.diff(self.begins)[rows] * there
-        begins = begins_of(counts)
+        begins = offsets_of(counts)
         # For each offset, how far it moves.
         moves = np.repeat(self.begins[rows] - begins[:-1], counts)
         columns = {name: getattr(self, name)[rows] for name in _FIXED}
@@ -294,10 +295,3 @@ def _unpacked_at(row: bytes) -> Unpacked:
     size, rest = row[:_SIZE_BYTES], row[_SIZE_BYTES:]
     # A digest has a byte at least.
     return Unpacked(int.from_bytes(size, "little"), _hashed_at(rest) if any(rest[1:2]) else None)
-
-
-def begins_of(counts: _Int64) -> _Int64:
-    """Where each run of so many begins, and where the last one ends."""
-    begins = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=begins[1:])
-    return begins

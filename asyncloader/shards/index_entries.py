@@ -25,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET, Meta, UnsetType
 
+from ..blocks import offsets_of
 from ..errors import FormatError
-from .expectations import Expectations, Expected, Known, Offsets, Rows, begins_of
+from .expectations import Expectations, Expected, Known, Offsets, Rows
 
 # The key of the version also identifies the file.
 _VERSION_KEY = "asyncloader_index"
@@ -222,27 +223,22 @@ def _lists_of(file: BinaryIO) -> Iterator[memoryview]:
     if file.readline(len(FIRST_LINE)) != FIRST_LINE:
         raise ValueError
     # One buffer for all: fresh memory for each list costs as much as half of the parsing.
-    buffer = bytearray(b"[") + bytes(_READ_BYTES)
-    filled, size_bytes = 1, len(FIRST_LINE)
-    while True:
-        with memoryview(buffer) as free:
-            count = file.readinto(free[filled:])  # type: ignore[attr-defined]  # which all open files have
-        filled += count
-        size_bytes += count
-        end = buffer.rfind(b",\n", 1, filled) if count else filled - len(LAST_LINE)
-        if size_bytes > MAX_INDEX_BYTES or not (count or buffer.endswith(LAST_LINE, 1, filled)):
+    buffer = bytearray(_READ_BYTES)
+    at, is_last = len(FIRST_LINE) - 1, False
+    while not is_last:
+        file.seek(at)  # at the end of a line, in whose place the list begins
+        filled = file.readinto(buffer)  # type: ignore[attr-defined]  # which all open files have
+        is_last = filled < len(buffer)
+        end = filled - len(LAST_LINE) if is_last else buffer.rfind(b",\n", 0, filled)
+        if at + filled > MAX_INDEX_BYTES or (is_last and not buffer.endswith(LAST_LINE, 0, filled)):
             raise ValueError
         if end < 0:  # a line that is longer than the buffer
             buffer += bytes(len(buffer))
             continue
-        buffer[end] = ord("]")
+        buffer[0], buffer[end] = b"[]"
         with memoryview(buffer)[: end + 1] as lines:
             yield lines
-        if not count:
-            return
-        tail = buffer[end + 2 : filled]
-        filled = 1 + len(tail)
-        buffer[1:filled] = tail
+        at += end + 1
 
 
 def _read_list(lines: memoryview) -> tuple[list[str], Expectations]:
@@ -332,7 +328,7 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
     else:
         known |= Known.OFFSETS
     told = [offsets or () for offsets in listed]
-    begins = begins_of(np.array([*map(len, told)], np.int64))
+    begins = offsets_of([*map(len, told)])
     pairs = chain.from_iterable(chain.from_iterable(told))
     offsets = np.fromiter(pairs, np.int64, 2 * int(begins[-1])).reshape(-1, 2)
     _check_offsets(offsets, begins, np.column_stack([samples, sizes]))

@@ -241,7 +241,7 @@ def local_entries(path: str) -> Entries | None:
         StoreError: It cannot be read.
     """
     with open_local_index(path) as file:
-        return Entries(path, file) if file is not None and is_found_index(path, file) else None
+        return None if file is None else found_entries(path, file)
 
 
 def expectations(urls: Sequence[str], entries: Entries) -> Expectations:
@@ -356,17 +356,20 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     ]
 
 
-def is_found_index(place: str, file: BinaryIO) -> bool:
-    """Whether an ``asyncloader-index.json`` that was found is ours; warns of one that is broken.
+def found_entries(place: str, file: BinaryIO) -> Entries | None:
+    """The ``asyncloader-index.json`` that was found there; None if it is not ours, with a warning if broken.
 
     Args:
         place: Its URL or path.
-        file: At its beginning, to which it returns.
+        file: At its beginning.
+
+    Raises:
+        FormatError: It is not sound.
     """
     beginning = file.read(MOST_LOOKED_AT_BYTES)
-    file.seek(0)
     if is_index(beginning):
-        return True
+        file.seek(0)
+        return Entries(place, file)
     if is_broken(beginning):
         warnings.warn(
             f"{redact(place)} is {'not JSON' if beginning else 'empty'}, so the shards beside it are read "
@@ -374,7 +377,7 @@ def is_found_index(place: str, file: BinaryIO) -> bool:
             RuntimeWarning,
             stacklevel=2,
         )
-    return False
+    return None
 
 
 @contextmanager

@@ -108,15 +108,14 @@ class Survey:
         if size_bytes is None:
             raise StoreError("the server does not send the length of the shard", shard=redact(url))
         with _in_shard(redact(beside)):
-            index = parse_idx(self.read(beside), size_bytes)
+            ends, members = parse_idx(self.read(beside), size_bytes)
         with _in_shard(redact(url)):
-            for member in index.looked_at:
-                check_member(member, self._bring(url, Span(member.begin - _HEADER_BYTES, member.begin)))
-            stop = index.ends[-1]
-            check_end(self._bring(url, Span(stop, size_bytes)), stop)
+            for member in members:
+                check_member(member, self.read(url, Span(member.start - _HEADER_BYTES, member.start)))
+            check_end(self.read(url, Span(ends[-1], size_bytes)), ends[-1])
         offsets = OffsetPicker()
-        offsets.add_run(0, index.ends)
-        return Expected(size_bytes, index.samples, offsets=offsets.picked(index.samples))
+        offsets.add_run(0, ends)
+        return Expected(size_bytes, len(ends), offsets=offsets.picked(len(ends)))
 
     def count(self, url: str, format_name: str, promised: Expected | None = None) -> Expected:
         """Count the samples of a shard, without digests. A number that its format stores is enough.
@@ -228,16 +227,16 @@ class Survey:
                 samples += sum(map(len, decoder.feed(chunk)))
             return samples if decoder is None else samples + sum(map(len, decoder.finish()))
 
-    def read(self, url: str) -> bytes:
-        """A small object as a whole; of one that is larger than any index only the beginning.
+    def read(self, url: str, wanted: int | Span = 0) -> bytes:
+        """A small object, or a part of one; of what is larger than any index only the beginning.
+
+        Args:
+            url: The object.
+            wanted: The offset to begin at, or the bytes to read.
 
         Raises:
             StoreError: It cannot be read.
         """
-        return self._bring(url, 0)
-
-    def _bring(self, url: str, wanted: int | Span) -> bytes:
-        """Some bytes of an object, at most those of an index."""
         pieces: list[Buffer] = []
         with closing(self._open(url, wanted)) as out, closing(out.receive()) as chunks:
             while sum(map(len, pieces)) <= MAX_INDEX_BYTES:

@@ -10,7 +10,6 @@ import bz2
 import gzip
 import io
 import lzma
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -21,6 +20,7 @@ import numpy as np
 from ..atomic_file import named
 from ..blocks import Ragged, bytes_of
 from ..formats.arrow_columns import arrow, check_pyarrow
+from ..formats.compression import zstd
 from ..formats.digest import Digest, open_digest
 from ..formats.fields import encode_jsonl_sample, encode_tar_sample, tar_end
 from ..types import Buffer
@@ -265,13 +265,7 @@ def _open_compressor(file: _StoredBytes, compression: str | None) -> Any:
     if compression == "bzip2":
         return bz2.BZ2File(target, "wb")
     assert compression == "zstd", compression
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-
-        return zstd.ZstdFile(target, "wb", options={zstd.CompressionParameter.checksum_flag: 1})
-    import zstandard
-
-    return zstandard.ZstdCompressor(write_checksum=True).stream_writer(target, closefd=False)
+    return zstd().ZstdFile(target, "wb", options={zstd().CompressionParameter.checksum_flag: 1})
 
 
 def schema_of(samples: Sequence[Mapping[str, Any]], types: Mapping[str, str] | None = None) -> Any:
@@ -341,34 +335,13 @@ def _plain(value: Any) -> Any:
 
 def _type_of(name: str, values: Iterable[Any]) -> Any:
     pa = arrow()
-    kind = pa.null()
     try:
-        for value in values:
-            kind = _common(kind, _type_of_one(value))
+        return pa.array([*map(_plain, values)]).type
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         how = str(error).partition("\n")[0]
         raise ValueError(
             f"field {name!r} has values that no one type of Parquet fits: {how}; {_UNFIT}"
         ) from None
-    return kind
-
-
-def _type_of_one(value: Any) -> Any:
-    # By the dtype if there is one: an empty array has it too.
-    pa = arrow()
-    if isinstance(value, np.generic):
-        return pa.from_numpy_dtype(value.dtype)
-    if isinstance(value, np.ndarray):
-        kind = pa.from_numpy_dtype(value.dtype)
-        for _ in range(value.ndim):
-            kind = pa.list_(kind)
-        return kind
-    if isinstance(value, Ragged):
-        inner = value.values
-        return pa.list_(
-            _type_of_one(inner) if isinstance(inner, Ragged | np.ndarray) else pa.infer_type([*inner])
-        )
-    return pa.infer_type([value])
 
 
 def _common(kind: Any, found: Any) -> Any:

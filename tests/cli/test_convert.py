@@ -109,7 +109,7 @@ def test_convert_shuffles_if_it_is_given_a_seed(ask: Ask, corpus: Path, tmp_path
         (["--columns", "nix"], "expected the field 'nix'"),
         (["--types", "id"], "--types should be NAME=TYPE"),
         (["--types", "id=date"], "type of 'id' should be one of int, float, bool, str, json, but is 'date'"),
-        (["--index", "/nowhere.json"], "there is no index '/nowhere.json'"),
+        (["--index", "/nowhere.json"], "there is no index /nowhere.json"),
         (["--to", "jsonl", "--columns", "jpg"], "JSON has no form for: write tar or parquet"),
     ],
     ids=lambda value: "-".join(value)[:40],

@@ -193,7 +193,7 @@ def plan_until_error(content: bytes) -> list[Span]:
     plan = open_plan("npz", selection=EVERYTHING)
     assert plan is not None
     asked = [next(plan)]
-    with pytest.raises(FormatError, match="deflated bytes hold no header"):
+    with pytest.raises(FormatError, match="truncated"):
         while True:
             start, stop = asked[-1]
             asked.append(plan.send(Answer(content[start:stop], len(content), None)))

@@ -323,7 +323,7 @@ def test_small_messages_of_one_chunk_are_not_copied_over_and_over() -> None:
             return Counted(piece)
 
     content = Counted(sink.getvalue())
-    assert sum(1 for _ in Messages().feed(content)) == 2001
+    assert sum(1 for _ in Messages(0, b"").feed(content)) == 2001
     assert copied < 2 * len(content)
 
 

@@ -522,18 +522,6 @@ def test_blocks_are_bounded_in_samples_and_bytes() -> None:
     assert [len(block) for block in blocks_of(TarDecoder(), [large])] == [3, 3, 1]
 
 
-def test_a_decoder_insists_that_feeds_are_run_to_their_end() -> None:
-    decoder = TarDecoder()
-    decoder.feed(SMALL)
-    with pytest.raises(RuntimeError, match="busy"):
-        decoder.feed(b"")
-    broken = TarDecoder()
-    with pytest.raises(FormatError):
-        list(broken.feed(b"x" * 512))
-    with pytest.raises(RuntimeError, match="after an error"):
-        broken.finish()
-
-
 @pytest.mark.parametrize("format", ["tar", "jsonl", "text"])
 @pytest.mark.parametrize("option", ["start_sample", "start_byte", "skip"])
 def test_negative_options_are_refused(format: str, option: str) -> None:

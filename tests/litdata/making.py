@@ -39,7 +39,7 @@ def index(
 
 
 def schema(*leaves: str, block_size: int | None = None, **config: Any) -> ChunkSchema:
-    return parse_litdata_index(index(leaves, **config), block_size).schema
+    return parse_litdata_index(index(leaves, **config), block_size)[1]
 
 
 def items(samples: Sequence[Sequence[bytes]]) -> list[bytes]:
