@@ -25,7 +25,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from time import monotonic
 from types import TracebackType
@@ -321,6 +321,12 @@ class Channel(Generic[T]):
         except BaseException:
             self._on_close += calls
             raise
+
+    def __iter__(self) -> Iterator[T]:
+        """What a thread receives, until the sender has finished."""
+        with suppress(EndOfChannel):
+            while True:
+                yield self.receive()
 
     def __len__(self) -> int:
         """How many items are held now."""

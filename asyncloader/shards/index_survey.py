@@ -107,9 +107,9 @@ class Survey:
         size_bytes, _ = self.version(url)
         if size_bytes is None:
             raise StoreError("the server does not send the length of the shard", shard=redact(url))
-        with _in_shard(redact(beside)):
+        with in_shard(redact(beside)):
             index = parse_idx(self.read(beside), size_bytes)
-        with _in_shard(redact(url)):
+        with in_shard(redact(url)):
             for member in index.looked_at:
                 check_member(member, self._bring(url, Span(member.begin - _HEADER_BYTES, member.begin)))
             stop = index.ends[-1]
@@ -154,7 +154,7 @@ class Survey:
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
-            _in_shard(redact(url)),
+            in_shard(redact(url)),
         ):
             with suppress(EndOfChannel):  # it has no rows
                 chunks.receive()
@@ -202,13 +202,15 @@ class Survey:
         check = ShardCheck(shown, promised, counts=decoder is not None, index=self._index)
         size = samples = 0
         offsets = OffsetPicker()
-        with closing(self._open(url)) as out, closing(out.receive()) as chunks, _in_shard(shown):
-            for chunk in check.watch(chunks):
+        with closing(self._open(url)) as out, closing(out.receive()) as chunks, in_shard(shown):
+            for chunk in chunks:
+                check.add(chunks.shard, chunk)
                 size += len(chunk)
                 for digest in digests.values():
                     digest.update(chunk)
                 if decoder is not None:
                     samples += sum(_seen(check, block, offsets) for block in decoder.feed(chunk))
+            check.end(chunks.shard)
             if decoder is not None:
                 samples += sum(_seen(check, block, offsets) for block in decoder.finish())
             check.finish()
@@ -221,8 +223,8 @@ class Survey:
         """The number of samples of a shard that is read with a plan."""
         samples = 0
         decoder: Decoder | None = None
-        with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, _in_shard(redact(url)):
-            for chunk in ShardCheck(redact(url), None).watch(chunks):
+        with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, in_shard(redact(url)):
+            for chunk in chunks:
                 assert chunks.shard.layout is not None, "it has a plan"
                 decoder = decoder or chunks.shard.layout.open_decoder()
                 samples += sum(map(len, decoder.feed(chunk)))
@@ -240,10 +242,9 @@ class Survey:
         """Some bytes of an object, at most those of an index."""
         pieces: list[Buffer] = []
         with closing(self._open(url, wanted)) as out, closing(out.receive()) as chunks:
-            while sum(map(len, pieces)) <= MAX_INDEX_BYTES:
-                try:
-                    pieces.append(chunks.receive())
-                except EndOfChannel:
+            for chunk in chunks:
+                pieces.append(chunk)
+                if sum(map(len, pieces)) > MAX_INDEX_BYTES:
                     break
         return b"".join(pieces)
 
@@ -265,7 +266,7 @@ def _seen(check: ShardCheck, block: Block, offsets: OffsetPicker) -> int:
 
 
 @contextmanager
-def _in_shard(shown: str) -> Iterator[None]:
+def in_shard(shown: str) -> Iterator[None]:
     """Set the shard of a FormatError."""
     try:
         yield

@@ -7,13 +7,13 @@ bytes that plans need are read meanwhile, for the following shards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from time import monotonic, perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import StoreError
 from ..flow.budget import Reservation
@@ -82,6 +82,10 @@ class ShardChunks(Channel[Buffer | FileSpan]):
                 return received
             self._span = received
         return self._span.read(self._piece_bytes)  # copied from the page cache, without waiting
+
+    if TYPE_CHECKING:  # a thread receives no span
+
+        def __iter__(self) -> Iterator[Buffer]: ...
 
     async def receive_async(self) -> Buffer | FileSpan:
         """See ``Channel.receive_async``."""
