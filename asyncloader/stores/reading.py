@@ -19,6 +19,7 @@ from ..errors import StoreError
 from ..flow.budget import Reservation
 from ..flow.channel import Channel, ChannelClosed, EndOfChannel, call_in_loop
 from ..flow.engine import EngineStopped, Scope
+from ..flow.process import keep_freed_pages
 from ..observe.stopwatch import STORE, Stopwatch
 from ..observe.tracing import Flying, Traffic
 from ..types import Answer, Buffer, Layout, Planning, Span
@@ -193,7 +194,8 @@ class Fetch:
             if (span := _span_of_file(shard, begin, body)) is not None:
                 try:
                     self.opened(body, True)
-                    await self._hand_on(span)
+                    part.received_to += len(span)
+                    await self.passes_on(span)
                 except BaseException:  # whose traceback would keep its file open
                     span.close()
                     raise
@@ -210,7 +212,10 @@ class Fetch:
                 if wanted:
                     if not self._leads(request, begin):
                         return
-                    await self._hand_on(wanted)
+                    # Counted before it is passed on: a request that takes over meanwhile must not read it
+                    # again.
+                    part.received_to += len(wanted)
+                    await self.passes_on(wanted)
                 if offset >= stop and body.stop != stop:
                     break  # the range was ignored; the rest belongs to other parts
         _check_end(shard, part, body, offset)
@@ -219,19 +224,13 @@ class Fetch:
         """Whether this request got the next byte first, now or before; then the other one is cancelled."""
         if self._ahead != request and self.part.received_to != begin:
             return False
-        self._ahead = request
+        self._ahead, self._moved_s = request, self._clock()
         for other in self._requests.keys() - {request}:
             # Removed at once, although it ends a little later: this one must know that it is the last, should
             # it fail before.
             cancel = self._requests.pop(other)
             cancel()
         return True
-
-    async def _hand_on(self, chunk: Buffer | FileSpan) -> None:
-        # Counted before it is passed on: a request that takes over meanwhile must not read it again.
-        self.part.received_to += len(chunk)
-        self._moved_s = self._clock()
-        await self.passes_on(chunk)
 
 
 def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
@@ -297,6 +296,7 @@ async def read_shards(
         StoreError: Also ends the channel of the shard it happened in.
         Exception: Likewise, what a plan raised.
     """
+    keep_freed_pages()
     scope = Scope()
     reader = _ShardReader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
     try:

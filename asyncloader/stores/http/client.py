@@ -30,7 +30,7 @@ from ..failures import TransientError
 from ..store import Body, NetworkPolicy
 from ..urls import redact
 from . import redirects
-from .aiohttp_private import HEAD_BYTES, HttpProcessingError, received
+from .aiohttp_private import HEAD_BYTES, HttpProcessingError, Receiver, has_length
 from .answers import Asked, body_of, refusal_of, request_headers
 
 _MOST_REDIRECTS = 5
@@ -42,6 +42,9 @@ _SENDABLE = re.compile(r"[!-~]*")
 
 # For bytes that are not HTTP the client's parser raises its own error, which is no ClientError in a body.
 _CLIENT_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+
+# How much aiohttp reads at a time where it receives all of a body.
+_BODY_BYTES = 1 << 18
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -113,9 +116,12 @@ class HttpStore:
             response = await self._request(url, start, headers)
         async with response:
             body = body_of(asked, response.status, response.headers, time.time())
-            if body.stop != 0:
-                body.chunks = _chunks(response, url, body.start, body.stop)
-            async with aclosing(body.chunks):
+            if body.stop and has_length(response):
+                body.chunks = Receiver(response, redact(url), body.start, body.stop)
+            if body.stop == 0 or has_length(response):
+                yield body
+                return
+            async with aclosing(_chunks(response, url, body.start, body.stop)) as body.chunks:
                 yield body
 
     async def fetch(self, url: str, limit_bytes: int) -> tuple[Mapping[str, str], bytes]:
@@ -230,9 +236,10 @@ async def _get(
 async def _chunks(
     response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None
 ) -> AsyncGenerator[Buffer, None]:
+    """A body of unknown length, or one that is small."""
     failure: StoreError | None = None
     try:
-        async for chunk in received(response):
+        async for chunk in response.content.iter_chunked(_BODY_BYTES):
             offset += len(chunk)
             yield chunk
             del chunk  # so that its memory is free when the decoder is done with it
