@@ -121,7 +121,7 @@ class Tracer:
                 (value,) = gc.get_referents(value)
             returned = self._things_in(value)
             held |= returned
-            if code is channel.Channel._try_send.__code__ and value is True and held:
+            if code is channel.Channel._append.__code__ and held:
                 self.puts[self._makers[id(frame.f_locals["self"])]] += 1
                 returned = held
             for thing in returned:
