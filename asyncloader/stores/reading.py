@@ -201,7 +201,9 @@ class Fetch:
                     raise
                 return
             self.opened(body, False)
-            _check_promise(shard, part, body)
+            check_same(body, shard.url, part.start, shard.etag, shard.length)
+            if body.stop is not None and body.total is not None:
+                assert body.stop >= min(part.stop, body.total), "the store checks it"
             stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
             async for chunk in body.chunks:
@@ -239,18 +241,6 @@ def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
         return None
     stop = min(shard.stop, body.total)
     return body.span_of(begin, stop) if begin < stop else None
-
-
-def _check_promise(shard: ShardRead, part: ShardPart, body: Body) -> None:
-    """Check what a body promises against the request; the store has already checked where it starts."""
-    check_same(body, shard.url, part.start, shard.etag, shard.length)
-    if body.stop is not None and body.total is not None and body.stop < min(part.stop, body.total):
-        raise StoreError(
-            f"asked for the bytes up to {min(part.stop, body.total)}, "
-            f"but the server sent only those up to {body.stop}",
-            shard=redact(shard.url),
-            offset=body.stop,
-        )
 
 
 def _check_end(shard: ShardRead, part: ShardPart, body: Body, offset: int) -> None:
