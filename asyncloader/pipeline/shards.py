@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..blocks import Block, Columns, Place, Rows, bytes_of
 from ..cache.fetch import Cache
-from ..cache.store import CachedStores
+from ..cache.store import CachedStore
 from ..errors import FormatError, StoreError
 from ..flow.budget import Reservation
 from ..flow.channel import Channel, EndOfChannel, Producer
@@ -169,8 +169,8 @@ def _held_bytes(block: Block) -> int:
     return bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
 
 
-def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
-    """The stores of a lane, over one set of clients and one cache for all lanes of an engine.
+def store_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStore:
+    """The store of a lane, over one set of clients and one cache for all lanes of an engine.
 
     Args:
         access: How shards are reached.
@@ -184,7 +184,7 @@ def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedSto
         cache = Cache(access, engine, services.network, lane.budget.budget, shares) if is_cached else None
         services.clients[id(access)] = made, cache
     stores, cache = services.clients[id(access)]
-    return stores if cache is None else CachedStores(stores, cache, lane.topology.lane)
+    return stores if cache is None else CachedStore(stores, cache, lane.topology.lane)
 
 
 # --- footers of shards, kept from epoch to epoch ---
@@ -344,11 +344,11 @@ class Shards:
                 yield nth, mine[nth].shard, cut
 
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
-        stores = stores_of(self.access, lane, shares=self.is_indexed)
+        store = store_of(self.access, lane, shares=self.is_indexed)
         work = partial(
             read_shards,
-            stores,
-            (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
+            store,
+            (self._wanted(shard, cut, store) for _, shard, cut in cuts()),
             lane.budget.claim(),
             out,
             lane.services.traffic,
@@ -518,11 +518,11 @@ class Shards:
             return cut_piece(piece, inside)
         return cut_piece(piece, inside, check.offsets or (), check.samples)
 
-    def _wanted(self, shard: int, cut: Cut, stores: Stores | CachedStores) -> Wanted:
+    def _wanted(self, shard: int, cut: Cut, store: Stores | CachedStore) -> Wanted:
         """What to read of a shard."""
         url = self.urls[shard]
-        if isinstance(stores, CachedStores) and (check := self._check(shard)) is not None:
-            stores.cache.promise(url, check.sha256)
+        if isinstance(store, CachedStore) and (check := self._check(shard)) is not None:
+            store.cache.promise(url, check.sha256)
         plan = open_plan(
             self.formats[shard],
             start_sample=cut.first,

@@ -189,8 +189,7 @@ class Survey:
         )
 
     async def _ask_version(self, url: str, out: Channel[tuple[int | None, str | None]]) -> None:
-        store = await self._stores.of(url)
-        async with store.read(url, 0, 1) as body:
+        async with self._stores.read(url, 0, 1) as body:
             await out.send_async((body.total, body.etag))
 
     def _pass_through(

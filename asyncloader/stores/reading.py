@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from ..flow.budget import Reservation
@@ -27,6 +27,7 @@ from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
 from .network import NetworkStore
 from .pacing import Hedges
+from .router import Stores
 from .store import NO_END, Body, FileSpan, Store, clip, piece_bytes_of
 from .urls import origin_of, redact
 
@@ -257,16 +258,8 @@ def _check_end(shard: ShardRead, part: ShardPart, body: Body, offset: int) -> No
     raise StoreError(what, shard=redact(shard.url), offset=min(offset, promised))
 
 
-class StoresByUrl(Protocol):
-    """Returns the store of each URL; see ``router.Stores``."""
-
-    async def of(self, url: str) -> Store:
-        """The store that serves ``url``."""
-        ...
-
-
 async def read_shards(
-    stores: StoresByUrl,
+    store: Store,
     shards: Iterable[Wanted],
     budget: Reservation,
     out: Channel[ShardChunks],
@@ -275,7 +268,7 @@ async def read_shards(
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
     Args:
-        stores: Where the URLs are opened.
+        store: Where the URLs are opened.
         shards: Pairs of a URL and the byte offset to read it from, the span of bytes, or the plan of what to
             read of it; iterated on the loop. The plans run on threads.
         budget: Bounds what is requested and not yet received.
@@ -288,7 +281,7 @@ async def read_shards(
     """
     keep_freed_pages()
     scope = Scope()
-    reader = _ShardReader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
+    reader = _ShardReader(store, Lookahead(shards, budget), budget, scope, traffic or Traffic())
     try:
         async with scope:
             await reader.run(out)
@@ -304,9 +297,9 @@ class _ShardReader:
     """
 
     def __init__(
-        self, stores: StoresByUrl, lookahead: Lookahead, budget: Reservation, scope: Scope, traffic: Traffic
+        self, store: Store, lookahead: Lookahead, budget: Reservation, scope: Scope, traffic: Traffic
     ) -> None:
-        self._stores = stores
+        self._store = store
         self._lookahead = lookahead
         self._budget = budget
         self._scope = scope
@@ -368,7 +361,7 @@ class _ShardReader:
 
     async def _fetch(self, shard: ShardRead, part: ShardPart) -> None:
         try:
-            store = await self._stores.of(shard.url)
+            store = await self._store.of(shard.url) if isinstance(self._store, Stores) else self._store
             # Reads from disks are not hedged, nor those of a cache.
             hedges = store.hedges if isinstance(store, NetworkStore) else None
             flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
