@@ -116,7 +116,7 @@ class HttpStore:
             if body.stop == 0 or has_length(response):
                 yield body
                 return
-            async with aclosing(_chunks(response, url, body.start)) as body.chunks:
+            async with aclosing(_chunks(response, url, body.start, body.stop)) as body.chunks:
                 yield body
 
     async def fetch(self, url: str, limit_bytes: int) -> tuple[Mapping[str, str], bytes]:
@@ -130,7 +130,7 @@ class HttpStore:
             if response.status != 200:
                 raise refusal_of(url, 0, response.status, response.headers, time.time())
             content = bytearray()
-            async with aclosing(_chunks(response, url, 0)) as chunks:
+            async with aclosing(_chunks(response, url, 0, None)) as chunks:
                 async for chunk in chunks:
                     content += chunk
                     if len(content) > limit_bytes:
@@ -227,8 +227,10 @@ async def _get(
     raise failure
 
 
-async def _chunks(response: aiohttp.ClientResponse, url: str, offset: int) -> AsyncGenerator[Buffer, None]:
-    """A body of unknown length, or one that is small. A chunked one may end in order and too early."""
+async def _chunks(
+    response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None
+) -> AsyncGenerator[Buffer, None]:
+    """A body without a Content-Length, or one that is small."""
     failure: StoreError | None = None
     try:
         async for chunk in response.content.iter_chunked(_BODY_BYTES):
@@ -239,6 +241,9 @@ async def _chunks(response: aiohttp.ClientResponse, url: str, offset: int) -> As
         failure = _store_error(error, url, offset)
     if failure is not None:
         raise failure
+    if stop is not None and offset != stop:  # a chunked body may end in order and too early
+        what = f"the body ended at byte {offset}, not at byte {stop} that the server promised"
+        raise TransientError(what, shard=redact(url), offset=min(offset, stop))
 
 
 def _parsed(target: str) -> URL | None:
