@@ -130,12 +130,6 @@ class PieceReading:
             error.shard = self.place.shard
             self.attempts.bad("sample", error, self.place._replace(sample=error.sample), "reading")
 
-    def skip_rest(self, error: FormatError | StoreError) -> None:
-        """Skip what is left of a piece that cannot be read."""
-        assert self.attempts is not None
-        self.attempts.bad("shard", error, self.place, "reading")
-        self.nth += 1
-
 
 def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -> Blocks:
     """The same blocks, decoded on their own thread while those before become batches.
@@ -327,8 +321,9 @@ class Shards:
                 yield from self._read(mine, inside, lane, reading)
                 return
             except (FormatError, StoreError) as error:
-                reading.skip_rest(error)
-                inside = {}
+                assert reading.attempts is not None
+                reading.attempts.bad("shard", error, reading.place, "reading")
+                reading.nth, inside = reading.nth + 1, {}
 
     def _read(self, mine: Pieces, inside: Mapping[str, Any], lane: Lane, reading: PieceReading) -> Blocks:
         """The samples from the piece on that ``reading`` is at, up to the first that cannot be read."""
