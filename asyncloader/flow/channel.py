@@ -489,6 +489,10 @@ class Producer(Generic[T]):
         arguments = generate, self._channel, cost_of, on_wait, makes_before_room
         self._thread = threading.Thread(target=_produce, args=arguments, name=name, daemon=True)
 
+    def __iter__(self) -> Iterator[T]:
+        """The items, for the receiver's thread."""
+        return iter(self._channel)
+
     def start(self) -> None:
         """Start the thread; the calling thread owns it."""
         self._starter = threading.current_thread()

@@ -22,7 +22,7 @@ from ..cache.fetch import Cache
 from ..cache.store import CachedStore
 from ..errors import FormatError, StoreError
 from ..flow.budget import Reservation
-from ..flow.channel import Channel, EndOfChannel, Producer
+from ..flow.channel import Channel, Producer
 from ..flow.engine import Work
 from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.decoder import EVERYTHING, Decoder, Selection
@@ -150,12 +150,7 @@ def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -
     producer = Producer(lambda: blocks, _AHEAD_BYTES, wake, "asyncloader-decoder", _held_bytes)
     with closing(claim), closing(producer):
         producer.start()
-        while True:
-            try:
-                made = [producer.receive()]
-            except EndOfChannel:
-                return
-            yield made.pop()  # which is not held here meanwhile
+        yield from producer
 
 
 def _held_bytes(block: Block) -> int:
