@@ -23,10 +23,8 @@ class Block(Protocol):
     changed, since parts share it.
     """
 
-    @property
-    def trail(self) -> Trail:
-        """Where the samples came from, and where their stream continues."""
-        ...
+    trail: Trail
+    """Where the samples came from, and where their stream continues; set anew before a block is passed on."""
 
     def __len__(self) -> int: ...
 

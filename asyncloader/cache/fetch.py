@@ -174,12 +174,6 @@ class Download:
                 rest = rest[written:]
                 self._written += written
 
-    # --- what ``read_shards`` sees ---
-
-    async def of(self, url: str) -> Store:
-        """This download, as the store of its shard."""
-        return self
-
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         """The answer of the remote store; the first one waits until there is room for the shard."""
@@ -256,13 +250,8 @@ class Cache:
         if sha256 is not None:
             self._sha256s[url] = sha256
 
-    def open(self) -> None:
-        """Open the folder; on the loop. Idempotent.
-
-        Raises:
-            ValueError: The private folder is not private any more; see ``CacheFolder``.
-            OSError: It cannot be opened.
-        """
+    def _open(self) -> None:
+        """Open the folder, if it is not open."""
         if not self._budget_bytes:
             self._folder = CacheFolder(self._setting.folder)
             self._root = Descriptor(self._folder.number)
@@ -289,7 +278,10 @@ class Cache:
 
         Raises:
             StoreError: The shard had to be downloaded or verified, and its server cannot read it.
+            ValueError: The private folder is not private any more; see ``CacheFolder``.
+            OSError: It cannot be opened.
         """
+        self._open()
         opens = etag is None
         wanted = Wanted(
             url,

@@ -25,7 +25,7 @@ import hashlib
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -275,28 +275,36 @@ class CacheFolder:
             bad: Gets the new names of bad files.
             sha256: Of the shard by an index: a file that was damaged on its way here is whole, but wrong.
         """
+
+        def is_wanted(found: CachedFile, header: Header) -> bool:
+            is_named_so = found.path.endswith(identity.version_name(header.etag, header.size))
+            return is_named_so and (sha256 is None or header.sha256 == sha256)
+
         for path in self.versions(identity):
-            try:
-                found = self.open_kept(path)
-            except FileNotFoundError:
-                continue
-            except OSError:  # a link, a folder, a file of another user
-                name = self.quarantine(path)
-            else:
-                header = found.header
-                if (
-                    header is not None
-                    and path.endswith(identity.version_name(header.etag, header.size))
-                    and (sha256 is None or header.sha256 == sha256)
-                ):
-                    return found
-                with closing(found):
-                    name = self.quarantine(path, found.number)
-            if name is not None:
-                bad.append(name)
+            if (found := self.open_sound(path, bad, is_wanted)) is not None:
+                return found
         return None
 
-    def open_kept(self, path: str) -> CachedFile:
+    def open_sound(
+        self, path: str, bad: list[str], is_sound: Callable[[CachedFile, Header], bool]
+    ) -> CachedFile | None:
+        """The complete file of this name, if it is sound; a bad one goes to quarantine, see ``find``."""
+        try:
+            found = self._open_kept(path)
+        except FileNotFoundError:
+            return None
+        except OSError:  # a link, a folder, a file of another user
+            name = self.quarantine(path)
+        else:
+            if found.header is not None and is_sound(found, found.header):
+                return found
+            with closing(found):
+                name = self.quarantine(path, found.number)
+        if name is not None:
+            bad.append(name)
+        return None
+
+    def _open_kept(self, path: str) -> CachedFile:
         """The file of this name, open for reading only if it is read-only; no header if it is not sound."""
         try:
             number = os.open(path, FILE_FLAGS, dir_fd=self.number)

@@ -38,15 +38,18 @@ def claim(folder: CacheFolder, identity: Identity) -> CachedFile | None:
     """
     path = f"{FILLING}/{identity.name}"
     for _ in range(_CLAIM_ATTEMPTS):
-        found = _of_another(folder, path) or _new(folder, path)
-        if found is not None:
+        if (number := _open_held(folder, path)) is not None:
+            return CachedFile(number, None, path)
+        if (found := _new(folder, path)) is not None:
             return found
     return None
 
 
-def _of_another(folder: CacheFolder, path: str) -> CachedFile | None:
-    """The file if its holder is alive; otherwise it is removed."""
+def _open_held(folder: CacheFolder, path: str) -> int | None:
+    """A file that a process is filling, open; one whose process has ended is removed."""
     try:
+        # Writable, although nothing may be written: closing it then wakes processes that wait for the file.
+        # They may have found our lock where they looked for that of a dead process.
         number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
     except FileNotFoundError:
         return None
@@ -61,7 +64,7 @@ def _of_another(folder: CacheFolder, path: str) -> CachedFile | None:
     finally:
         if not alive:
             os.close(number)
-    return CachedFile(number, None, path) if alive else None
+    return number if alive else None
 
 
 def _new(folder: CacheFolder, path: str) -> CachedFile | None:
@@ -120,23 +123,11 @@ def give_up(folder: CacheFolder, claimed: CachedFile | None) -> None:
 def being_filled(folder: CacheFolder) -> Iterator[tuple[Header | None, int]]:
     """Header and length of each file that is being filled; files of dead processes are removed."""
     for name in folder.names(FILLING):
-        path = f"{FILLING}/{name}"
-        try:
-            # Writable, although nothing is written: closing it then wakes processes that wait for the file.
-            # They may have found our lock where they looked for that of a dead process.
-            number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            folder.remove(path)
-            continue
-        try:
-            if not _lock(number):
+        if (number := _open_held(folder, f"{FILLING}/{name}")) is not None:
+            try:
                 yield read_header(number), os.fstat(number).st_size
-            elif folder.is_named(path, number):
-                folder.remove(path)
-        finally:
-            os.close(number)
+            finally:
+                os.close(number)
 
 
 def is_locked(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""The stores of a lane, each wrapped in one that keeps whole shards on disk; and the cache's options."""
+"""The store of a lane that keeps whole shards on disk; and the cache's options."""
 
 from __future__ import annotations
 
@@ -10,36 +10,12 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from ..quantity import parse_bytes
-from ..stores.reading import StoresByUrl
 from ..stores.store import BUFFER_BYTES, Body, CacheSetting, Store, clip
 from ..stores.urls import scheme_of
 from ..types import Buffer
 from .copy import Copy, DamagedCopyError, read_stretches
 from .fetch import Cache
 from .folder import STRETCH_BYTES, Header
-
-
-@dataclass(frozen=True)
-class CachedStores:
-    """The stores of one lane, which keep what they read; see ``reading.StoresByUrl``.
-
-    Args:
-        remote: The stores; those of local files are not wrapped.
-        cache: Shared by all lanes of an engine.
-        lane: Which one.
-    """
-
-    remote: StoresByUrl
-    cache: Cache
-    lane: int
-
-    async def of(self, url: str) -> Store:
-        """The store that serves ``url``."""
-        store = await self.remote.of(url)
-        if scheme_of(url).is_local:
-            return store
-        self.cache.open()
-        return CachedStore(store, self.cache, self.lane)
 
 
 @dataclass(eq=False, repr=False)
@@ -57,8 +33,8 @@ class CachedStore:
     and the bytes come from the network; the next read that opens the shard downloads it again.
 
     Args:
-        remote: Answers what the cache cannot; its reads retry and resume.
-        cache: Open.
+        remote: Answers what the cache cannot, and local files; its reads retry and resume.
+        cache: Shared by all lanes of an engine.
         lane: The reading lane.
     """
 
@@ -68,7 +44,9 @@ class CachedStore:
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        copy = await self.cache.copy_of(url, self.remote, self.lane, start, etag)
+        copy = None
+        if not scheme_of(url).is_local:
+            copy = await self.cache.copy_of(url, self.remote, self.lane, start, etag)
         header = None if copy is None else copy.header
         if copy is None or header is None or etag not in (None, header.etag) or start >= header.size:
             if copy is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .copy import check_steps
-from .folder import ROOT, SHARDS, CacheFolder, Header
+from .folder import ROOT, SHARDS, CachedFile, CacheFolder, Header
 from .locks import CacheFile, being_filled, choose_oldest, kept_files
 
 
@@ -161,30 +161,22 @@ class Audit:
 
 def audit(cache_dir: str | os.PathLike[str]) -> Audit:
     """As ``verify_cache``, and counts the sound shards."""
-    verified = Audit()
+    verified, bad = Audit(), list[str]()
     with open_cache(cache_dir) as folder:
         for below in sorted(folder.names(SHARDS)):
             for name in sorted(folder.names(f"{SHARDS}/{below}")):
-                path = f"{SHARDS}/{below}/{name}"
-                try:
-                    found = folder.open_kept(path)
-                except OSError:  # a link, a folder, a file of another user
-                    bad = folder.quarantine(path)
-                else:
-                    with closing(found):
-                        if found.header is not None and _is_right(found.number, found.header):
-                            verified.sound += 1
-                            verified.sound_bytes += found.header.size
-                            continue
-                        bad = folder.quarantine(path, found.number)
-                if bad is not None:
-                    verified.bad.append(f"{ROOT}/{bad}")
+                found = folder.open_sound(f"{SHARDS}/{below}/{name}", bad, _is_right)
+                if found is not None and found.header is not None:
+                    found.close()
+                    verified.sound += 1
+                    verified.sound_bytes += found.header.size
+    verified.bad = [f"{ROOT}/{name}" for name in bad]
     return verified
 
 
-def _is_right(number: int, header: Header) -> bool:
+def _is_right(found: CachedFile, header: Header) -> bool:
     try:
-        *_, verdict = check_steps(number, header)
+        *_, verdict = check_steps(found.number, header)
     except OSError:
         return False
     return bool(verdict)

@@ -25,7 +25,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from time import monotonic
 from types import TracebackType
@@ -322,6 +322,12 @@ class Channel(Generic[T]):
             self._on_close += calls
             raise
 
+    def __iter__(self) -> Iterator[T]:
+        """What a thread receives, until the sender has finished."""
+        with suppress(EndOfChannel):
+            while True:
+                yield self.receive()
+
     def __len__(self) -> int:
         """How many items are held now."""
         return len(self._items)
@@ -482,6 +488,10 @@ class Producer(Generic[T]):
         # A daemon, since the interpreter joins other threads before any finalizer could end this one.
         arguments = generate, self._channel, cost_of, on_wait, makes_before_room
         self._thread = threading.Thread(target=_produce, args=arguments, name=name, daemon=True)
+
+    def __iter__(self) -> Iterator[T]:
+        """The items, for the receiver's thread."""
+        return iter(self._channel)
 
     def start(self) -> None:
         """Start the thread; the calling thread owns it."""

@@ -28,27 +28,31 @@ from .op import name_of, note_sample
 from .shuffle import cut_pools, draw_pool
 
 
-class Batch(NamedTuple):
+class Batch:
     """What is collated at once.
 
-    Attributes:
+    Args:
         block: The rows of the batch. A row is a sample, unless the batching says otherwise.
-        position: Where the lane continues after the batch.
-        samples: How many samples end in it. Each sample is counted once over all batches.
         tokens: How many tokens it has, without padding; 0 if its batching does not count them.
+        position: Where the lane continues after the batch; None if that is after its last row.
         ended: The samples that end in it, each as its trail and its index there; None if they are the rows.
+
+    Attributes:
+        samples: How many samples end in it. Each sample is counted once over all batches.
     """
 
-    block: Block
-    position: Position
-    samples: int
-    tokens: int = 0
-    ended: Sequence[tuple[Trail, int]] | None = None
+    __slots__ = ("block", "ended", "position", "samples", "tokens")
 
-    @classmethod
-    def of(cls, block: Block, tokens: int = 0) -> Batch:
-        """The batch of consecutive samples of a lane."""
-        return cls(block, block.trail.after(len(block) - 1), len(block), tokens)
+    def __init__(
+        self,
+        block: Block,
+        tokens: int = 0,
+        position: Position | None = None,
+        ended: Sequence[tuple[Trail, int]] | None = None,
+    ) -> None:
+        self.block, self.tokens, self.ended = block, tokens, ended
+        self.position: Position = block.trail.after(len(block) - 1) if position is None else position
+        self.samples = len(block if ended is None else ended)
 
     def origins(self) -> Origins:
         """Where the samples came from that end in it."""
@@ -135,11 +139,11 @@ class FixedSize(Batching):
         gather = Gather(self.batch_size)
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
-                yield from map(Batch.of, gather.feed(block))
+                yield from map(Batch, gather.feed(block))
                 del block
             rest = gather.finish()
             if rest is not None and not self.drop_last:
-                yield Batch.of(rest)
+                yield Batch(rest)
             elif rest is not None:
                 lane.leave_out("drop_last", rest, range(len(rest)))
 
@@ -159,7 +163,7 @@ class Single(Batching):
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in blocks:
-                yield from (Batch.of(block.part(index, index + 1)) for index in range(len(block)))
+                yield from (Batch(block.part(index, index + 1)) for index in range(len(block)))
 
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         return batch_count(count_samples(), 1, False)
@@ -314,7 +318,7 @@ class ByLength(Batching):
                     group = groups[nth]
                     tokens = int(lengths.values[group].sum()) if counts_tokens else 0
                     block = pool.samples.take(group)
-                    yield Batch(block, pool.span.after(emitted, len(order)), len(group), tokens)
+                    yield Batch(block, tokens, pool.span.after(emitted, len(order)))
                     del block
                 del pool, lengths, groups
 
@@ -585,7 +589,7 @@ class _Growing:
         """The batch as it is; the next one is empty."""
         block, tokens = join(self.parts), self.tokens
         self.parts, self.count, self.width, self.tokens = [], 0, 0, 0
-        return Batch.of(block, tokens)
+        return Batch(block, tokens)
 
     def _cut(self, block: Block, first: int, stop: int) -> Batch:
         if first < stop:

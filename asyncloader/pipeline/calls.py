@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import Awaitable, Callable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from threading import Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..blocks import Block, Trail, bytes_of
-from ..flow.engine import Engine, MakeContext
+from ..flow.engine import MakeContext
 from .lane import Lane
 from .op import name_of, note_sample
 from .skips import Applied
@@ -149,6 +149,8 @@ def call_each(
         block: The samples.
         decides: Whether only the truth of its results is of use, which may be an error too.
     """
+    lane.services.engine.check()  # a closed pass does not make the next call
+    began_s = perf_counter()
     results: list[Any] = []
     failed: dict[int, Exception] = {}
     calls, samples = UserCalls(lane, block.trail, results), iter(block.rows())
@@ -161,11 +163,11 @@ def call_each(
                 else:
                     for sample in samples:
                         results.append(fn(sample))
-            return Applied(block, results, failed)
+            return Applied(block, results, failed, None, perf_counter() - began_s)
         except Exception as error:
             if is_raised(error, lane):
                 note_sample(error, what, block, calls.index)
-                return Applied(block, results, failed, error)
+                return Applied(block, results, failed, error, perf_counter() - began_s)
             failed[calls.index] = error
             results.append(None)
 
@@ -407,22 +409,3 @@ class AdaptiveSize:
     def may_hold(self, samples: int) -> bool:
         """Whether so many samples may be made and not yet passed on, in all pieces together."""
         return samples * self._sample_bytes <= self._made_bytes
-
-
-P = TypeVar("P")
-R = TypeVar("R")
-
-
-def in_place(
-    call: Callable[[P], R], pieces: Iterable[P], engine: Engine
-) -> Generator[tuple[R, float], None, None]:
-    """The results for the pieces: each call is made on this thread, when its result is taken.
-
-    Each comes with how long its call took.
-    """
-    for piece in pieces:
-        engine.check()  # a closed pass does not make the next call
-        began_s = perf_counter()
-        made = [call(piece)]
-        del piece
-        yield made.pop(), perf_counter() - began_s

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, Columns, Rows, array_of, column_of, columns_of
 from ..plan.lanes import Counter, Deal, UnknownCount
 from ..types import Position
-from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, in_place, next_size
+from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, next_size
 from .lane import Blocks, Lane, Opener, Rounds
 from .map import OnChunks
 from .op import Op, check_names, check_plain, name_of, note_sample, shown
@@ -45,12 +45,17 @@ class Filter:
 
         with closing(upstream(start, replace(lane, columns=False, rounds=rounds))) as blocks:
             pieces = chain.from_iterable(cut(block, lambda: size) for block in blocks)
-            for applied, took_s in in_place(partial(self._apply, lane), pieces, lane.services.engine):
+            for applied in map(partial(self._apply, lane), pieces):
                 samples = len(applied.given)
-                size = next_size(size, PIECE_SAMPLES, samples / max(took_s, 1e-9))
+                size = next_size(size, PIECE_SAMPLES, samples / max(applied.took_s, 1e-9))
                 if applied.failure is None:
                     rounds.kept(len(applied.made), samples, during, lane.topology.lanes)
-                yield from applied.pass_on(attempts, during)
+                if attempts is not None:
+                    attempts.account(applied, during)
+                if len(applied.made):
+                    yield applied.made
+                if applied.failure is not None:
+                    raise applied.failure
                 del applied
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:

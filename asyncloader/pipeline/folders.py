@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ from ..quantity import as_count
 from ..shards.catalog import BESIDE
 from ..shards.expectations import Expectations, Expected
 from ..shards.index_check import FOREIGN_INDEX, OLDER_FOREIGN_INDEX, FolderIndex
+from ..shards.index_lookup import open_local_index
 from ..stores.expanding import expand_home, read_urls
 from ..stores.listing import look
 from ..stores.names import RunLengths, ShardNames
@@ -108,20 +108,13 @@ class IndexedFolder:
                 error.add_note(what)
                 raise
         path = local_path(self.index_url)
-        try:
-            # Opening or reading a FIFO would block.
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                raise StoreError(f"{_INDEX_NAME} should be a file", shard=path)
-            with open(path, "rb") as file:
-                content = file.read(_MOST_INDEX_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"there is no {path!r}: {what}") from None
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"cannot be read: {error.strerror}", shard=path) from error
-        if len(content) > _MOST_INDEX_BYTES:
-            raise StoreError(f"expected at most {_MOST_INDEX_BYTES >> 20} MiB to be read at once", shard=path)
+        with open_local_index(path) as file:
+            if file is None and not os.path.lexists(path):
+                raise ValueError(f"there is no {path!r}: {what}")
+            content = b"" if file is None else file.read(_MOST_INDEX_BYTES + 1)
+        if file is None or len(content) > _MOST_INDEX_BYTES:
+            most = f"{_MOST_INDEX_BYTES >> 20} MiB"
+            raise StoreError(f"{_INDEX_NAME} should be a file of at most {most}", shard=path)
         return content
 
 

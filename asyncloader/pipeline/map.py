@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
 from ..flow.channel import Channel, EndOfChannel
@@ -28,7 +28,6 @@ from .calls import (
     call_each,
     call_user_code,
     cut,
-    in_place,
     is_raised,
     with_context,
 )
@@ -45,9 +44,6 @@ _WINDOW = 2
 
 P = TypeVar("P", contravariant=True)
 R = TypeVar("R", covariant=True)
-
-Results: TypeAlias = Generator[tuple[R, float | None], None, None]
-"""Results in order, and how long each call took; None where calls run side by side."""
 
 
 def on_threads(call: Callable[[P], R], concurrency: int, what: str, lane: Lane) -> Threads[P, R]:
@@ -75,14 +71,14 @@ def in_order(
     concurrency: int,
     window: int,
     count: Callable[[Any], int] = len,
-) -> Results[R]:
+) -> Iterator[R]:
     """The results for the pieces, in their order, while calls for the next pieces are in progress.
 
     A result is not held here after it is passed on.
 
     Args:
         pieces: What calls are made for.
-        calls: Makes them; closed at the end.
+        calls: Makes them.
         size: Bounds what is made and not yet passed on; of large samples only as many are in progress as run.
         concurrency: How many samples run at a time.
         window: How many samples may be in progress or done, and not yet passed on.
@@ -90,22 +86,20 @@ def in_order(
     """
     running: deque[int] = deque()
     outstanding = 0
-    with closing(calls):
-        for piece in pieces:
-            calls.submit(piece)
-            running.append(count(piece))
-            outstanding += running[-1]
-            del piece
-            while running and (
-                calls.is_first_done()
-                or outstanding > window
-                or (outstanding > concurrency and not size.may_hold(outstanding))
-            ):
-                outstanding -= running.popleft()
-                yield calls.take(), None
-        while running:
-            running.popleft()
-            yield calls.take(), None
+    for piece in pieces:
+        calls.submit(piece)
+        running.append(count(piece))
+        outstanding += running[-1]
+        del piece
+        while running and (
+            calls.is_first_done()
+            or outstanding > window
+            or (outstanding > concurrency and not size.may_hold(outstanding))
+        ):
+            outstanding -= running.popleft()
+            yield calls.take()
+    for _ in running:
+        yield calls.take()
 
 
 # --- one sample at a time ---
@@ -149,31 +143,41 @@ class Map(Op):
         size = AdaptiveSize(most, lane.services.made_bytes)
         blocks = upstream(start, lane.for_columns(False))
         pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
-        with closing(self._results(pieces, size, most, lane)) as results, closing(blocks):
-            for applied, took_s in results:
-                size.measure(applied.made.rows(), took_s)
-                yield from applied.pass_on(attempts, during)
+        in_turn = not self.is_async and (self.concurrency == 1 or lane.singly)
+        fn = with_context(self.fn, self.context, lane)
+        with ExitStack() as stack:
+            if in_turn:
+                results: Iterator[Applied] = map(partial(call_each, fn, lane, during), pieces)
+            else:
+                calls, window = self._begin_calls(fn, most, lane)
+                stack.enter_context(closing(calls))
+                results = in_order(pieces, calls, size, self.concurrency, window)
+            stack.enter_context(closing(blocks))
+            for applied in results:
+                size.measure(applied.made.rows(), applied.took_s if in_turn else None)
+                if attempts is not None:
+                    attempts.account(applied, during)
+                if len(applied.made):
+                    yield applied.made
+                if applied.failure is not None:
+                    raise applied.failure
                 del applied  # before the next one is made
 
-    def _results(
-        self, pieces: Iterable[Block], size: AdaptiveSize, most: int, lane: Lane
-    ) -> Results[Applied]:
-        """What is made of each piece, of at most ``most`` samples."""
-        fn, engine = with_context(self.fn, self.context, lane), lane.services.engine
+    def _begin_calls(
+        self, fn: Callable[[Any], Any], most: int, lane: Lane
+    ) -> tuple[_InProgress[Block, Applied], int]:
+        """What makes calls side by side for pieces of at most ``most`` samples, and the window for it."""
         if self.is_async:
             window = 0 if lane.singly else _WINDOW * self.concurrency
-            calls = _OnLoop(fn, self.concurrency, window + most, lane, shown(self))
-            return in_order(pieces, calls, size, self.concurrency, window)
-        if self.concurrency == 1 or lane.singly:
-            return in_place(partial(call_each, fn, lane, shown(self)), pieces, engine)
+            return _OnLoop(fn, self.concurrency, window + most, lane, shown(self)), window
+        engine = lane.services.engine
 
         def call(sample: Any) -> Any:
             engine.check()  # so that closing the pass waits for one call, not for a piece
             return fn(sample)
 
-        window = _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
         threads = on_threads(partial(call_each, call, lane, shown(self)), self.concurrency, shown(self), lane)
-        return in_order(pieces, threads, size, self.concurrency, window)
+        return threads, _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
 
 
 class _OnLoop:
@@ -310,8 +314,10 @@ class OnChunks(Op):
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
         chunks = cut_pools(upstream, start, lane.for_columns(True), self.batch_size)
-        with closing(self._results(chunks, size, lane)) as results, closing(chunks):
-            for (chunk, made), _ in results:
+        with ExitStack() as stack:
+            results = self._results(chunks, size, lane, stack)
+            stack.enter_context(closing(chunks))
+            for chunk, made in results:
                 if isinstance(made, Columns):
                     size.measure([dict(made.fields)])
                 count = len(made)
@@ -327,10 +333,14 @@ class OnChunks(Op):
         """What is made of a chunk, on trails of its samples."""
         raise NotImplementedError
 
-    def _results(self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane) -> Results[tuple[Pool, Block]]:
-        return in_place(partial(self._apply, lane), chunks, lane.services.engine)
+    def _results(
+        self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane, stack: ExitStack
+    ) -> Iterator[tuple[Pool, Block]]:
+        """What is made of each chunk; ``stack`` closes what makes it."""
+        return map(partial(self._apply, lane), chunks)
 
     def _apply(self, lane: Lane, chunk: Pool) -> tuple[Pool, Block]:
+        lane.services.engine.check()  # a closed pass does not make the next call
         try:
             return chunk, self.made_of(chunk.samples, lane)
         except Exception as error:
@@ -361,10 +371,13 @@ class MapBatches(OnChunks):
             made = self.fn(dict(given))
         return Columns(_checked(made, given, len(block)), block.trail)
 
-    def _results(self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane) -> Results[tuple[Pool, Block]]:
+    def _results(
+        self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane, stack: ExitStack
+    ) -> Iterator[tuple[Pool, Block]]:
         if self.concurrency == 1 or lane.singly:
-            return super()._results(chunks, size, lane)
+            return super()._results(chunks, size, lane, stack)
         calls = on_threads(partial(self._apply, lane), self.concurrency, shown(self), lane)
+        stack.enter_context(closing(calls))
         return in_order(chunks, calls, size, self.concurrency, _WINDOW * self.concurrency, lambda _: 1)
 
 

@@ -235,7 +235,7 @@ def _batch(rows: list[PackedRow], names: list[str], fills: list[float], width: i
     first = [row.first for row in rows]
     trail = Trail([row.after for row in rows].__getitem__, lambda: origins_of(first))
     ended = [sample for row in rows for sample in row.ended]
-    return Batch(Columns(columns, trail), rows[-1].after, len(ended), sum(row.tokens for row in rows), ended)
+    return Batch(Columns(columns, trail), sum(row.tokens for row in rows), rows[-1].after, ended)
 
 
 def _padding_of(fields: Any) -> dict[str, PadField]:

@@ -6,12 +6,11 @@ import hashlib
 import threading
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -20,25 +19,26 @@ import numpy.typing as npt
 
 from ..blocks import Block, Columns, Place, Rows, bytes_of
 from ..cache.fetch import Cache
-from ..cache.store import CachedStores
+from ..cache.store import CachedStore
 from ..errors import FormatError, StoreError
 from ..flow.budget import Reservation
-from ..flow.channel import Channel, EndOfChannel, Producer
+from ..flow.channel import Channel, Producer
+from ..flow.engine import Work
 from ..formats import compression_named, formats, open_decoder, open_plan
-from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
+from ..formats.decoder import EVERYTHING, Decoder, Selection
 from ..observe.stopwatch import DECODE, STORE
 from ..plan.lanes import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
 from ..shards.expectations import Expectations, Expected, Known
 from ..shards.index_check import FolderIndex, ShardCheck, teller_of
-from ..shards.index_survey import Survey, open_survey
+from ..shards.index_survey import Survey, in_shard, open_survey
 from ..stores.lookahead import Wanted
 from ..stores.names import names_digest, places_digest
 from ..stores.reading import ShardChunks, read_shards
 from ..stores.router import Stores
 from ..stores.store import Access
 from ..stores.urls import redact, suffix_path
-from ..types import Buffer, Position, Span
+from ..types import Position, Span
 from .lane import Blocks, Lane
 from .skips import StepSkips
 
@@ -51,14 +51,27 @@ _AHEAD_BYTES = 8 << 20
 _MOST_SHARE = 1 / 8
 
 
-def decoded(open_decoder: Callable[[], Decoder], chunks: Iterable[Buffer]) -> Blocks:
-    """The blocks of a shard, from the first sample that is wanted on."""
+def decoded(
+    open_decoder: Callable[[], Decoder], chunks: ShardChunks, check: ShardCheck, close: bytes = b""
+) -> Blocks:
+    """The blocks of a shard, from the first sample that is wanted on.
+
+    Args:
+        open_decoder: Called when the first chunk has come.
+        chunks: The bytes that are read of it.
+        check: Checks them.
+        close: What to decode after them.
+    """
     decoder: Decoder | None = None
     for chunk in chunks:
+        check.add(chunks.shard, chunk)
         decoder = decoder or open_decoder()
         yield from decoder.feed(chunk)
-        del chunk
+        del chunk  # its memory may be needed for the next one
+    check.end(chunks.shard)
     decoder = decoder or open_decoder()
+    if close:
+        yield from decoder.feed(close)
     yield from decoder.finish()
 
 
@@ -90,20 +103,32 @@ class PieceReading:
     Attributes:
         attempts: Counts what is skipped; None if every error is raised.
         nth: Number of the piece.
-        sample: Index in the shard of the next sample; kept up to date only if errors are skipped.
+        cut: What is read of its shard.
+        place: Where the next sample is; kept up to date only if errors are skipped.
+        check: Of the shard.
     """
 
     attempts: StepSkips | None
     nth: int
-    sample: int = 0
+    cut: Cut = field(init=False)
+    place: Place = field(init=False)
+    check: ShardCheck = field(init=False)
 
     def entries(self, block: Block) -> dict[str, Any]:
         """The entries of the piece in positions of the next block."""
         if self.attempts is None:
             return {"shard": self.nth}
         self.attempts.good(len(block))
-        self.sample = block.trail.place(len(block) - 1).sample + 1
+        self.place = self.place._replace(sample=block.trail.place(len(block) - 1).sample + 1)
         return {"shard": self.nth, **self.attempts.entries()}
+
+    def pass_over(self, error: FormatError) -> None:
+        """Skip a sample that cannot be decoded, if it is one of the piece."""
+        assert self.attempts is not None and error.sample is not None
+        if self.cut.first <= error.sample and (self.cut.stop is None or error.sample < self.cut.stop):
+            self.check.passed_over()
+            error.shard = self.place.shard
+            self.attempts.bad("sample", error, self.place._replace(sample=error.sample), "reading")
 
 
 def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -> Blocks:
@@ -125,12 +150,7 @@ def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -
     producer = Producer(lambda: blocks, _AHEAD_BYTES, wake, "asyncloader-decoder", _held_bytes)
     with closing(claim), closing(producer):
         producer.start()
-        while True:
-            try:
-                made = [producer.receive()]
-            except EndOfChannel:
-                return
-            yield made.pop()  # which is not held here meanwhile
+        yield from producer
 
 
 def _held_bytes(block: Block) -> int:
@@ -138,8 +158,8 @@ def _held_bytes(block: Block) -> int:
     return bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
 
 
-def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
-    """The stores of a lane, over one set of clients and one cache for all lanes of an engine.
+def store_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStore:
+    """The store of a lane, over one set of clients and one cache for all lanes of an engine.
 
     Args:
         access: How shards are reached.
@@ -153,7 +173,7 @@ def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedSto
         cache = Cache(access, engine, services.network, lane.budget.budget, shares) if is_cached else None
         services.clients[id(access)] = made, cache
     stores, cache = services.clients[id(access)]
-    return stores if cache is None else CachedStores(stores, cache, lane.topology.lane)
+    return stores if cache is None else CachedStore(stores, cache, lane.topology.lane)
 
 
 # --- footers of shards, kept from epoch to epoch ---
@@ -275,21 +295,9 @@ class Shards:
         ``shard`` counts the lane's pieces; each piece is of another shard.
         """
         mine, inside = self._pieces_of(lane.deal), lane.saved(start)
-        first: int = inside.get("shard", 0)
-        attempts = lane.attempts(start)
-        while first < len(mine):
-            reading = PieceReading(attempts, first)
-            try:
-                with self._reading(mine, inside, lane, reading) as blocks:
-                    yield from blocks
-                return
-            except (FormatError, StoreError) as error:
-                if attempts is None:
-                    raise
-                shard = mine[reading.nth].shard
-                place = Place(redact(self.urls[shard]), reading.sample, shard, lane.repetition)
-                attempts.bad("shard", error, place, "reading")
-                first, inside = reading.nth + 1, {}
+        reading = PieceReading(lane.attempts(start), inside.get("shard", 0))
+        read = self._read if reading.attempts is None else self._read_what_can_be
+        return read(mine, inside, lane, reading)
 
     def open_survey(self, at_once: int) -> AbstractContextManager[tuple[Survey, ThreadPoolExecutor]]:
         """A survey of these shards, and as many threads as shards should be looked at at a time."""
@@ -297,16 +305,25 @@ class Shards:
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces. If an index has their offsets, no byte after them is requested."""
-        with self._reading(pieces, {}, lane, PieceReading(None, 0)) as blocks:
-            yield from blocks
+        return self._read(pieces, {}, lane, PieceReading(None, 0))
 
-    @contextmanager
-    def _reading(
+    def _read_what_can_be(
         self, mine: Pieces, inside: Mapping[str, Any], lane: Lane, reading: PieceReading
-    ) -> Iterator[Iterable[Block]]:
+    ) -> Blocks:
+        """The samples from the piece on that ``reading`` is at, without those that cannot be read."""
+        while reading.nth < len(mine):
+            try:
+                yield from self._read(mine, inside, lane, reading)
+                return
+            except (FormatError, StoreError) as error:
+                assert reading.attempts is not None
+                reading.attempts.bad("shard", error, reading.place, "reading")
+                reading.nth, inside = reading.nth + 1, {}
+
+    def _read(self, mine: Pieces, inside: Mapping[str, Any], lane: Lane, reading: PieceReading) -> Blocks:
         """The samples from the piece on that ``reading`` is at, up to the first that cannot be read."""
         first = reading.nth
-        if self._cut(mine[first], inside) is None:
+        if first < len(mine) and self._cut(mine[first], inside) is None:
             first, inside = first + 1, {}
 
         def cuts() -> Iterator[tuple[int, int, Cut]]:
@@ -316,52 +333,67 @@ class Shards:
                 assert cut is not None, "only a position can be at the end of a piece"
                 yield nth, mine[nth].shard, cut
 
-        if first >= len(mine):
-            yield ()
-            return
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
-        stores = stores_of(self.access, lane, shares=self.is_indexed)
+        store = store_of(self.access, lane, shares=self.is_indexed)
         work = partial(
             read_shards,
-            stores,
-            (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
+            store,
+            (self._wanted(shard, cut, store) for _, shard, cut in cuts()),
             lane.budget.claim(),
             out,
             lane.services.traffic,
         )
-        lane.services.engine.submit(work, out)
         # Rows are made with the GIL held, so a thread for them would only contend with the decoder.
         # Skipped samples are counted as they come, on one thread.
         if lane.columns and self._decodes_without_lock and reading.attempts is None:
             helped = replace(lane, stopwatch=lane.stopwatch.helper())
-            blocks = helped.stopwatch.timed(DECODE, self._blocks_of(cuts(), out, helped, reading))
-            blocks = decode_ahead(blocks, lane.budget.claim(), out.close)
-        else:
-            blocks = self._blocks_of(cuts(), out, lane, reading)
-        with closing(out), closing(blocks):
-            yield blocks
+            blocks = helped.stopwatch.timed(DECODE, self._blocks_of(cuts(), work, out, helped, reading))
+            return decode_ahead(blocks, lane.budget.claim(), out.close)
+        return self._blocks_of(cuts(), work, out, lane, reading)
 
     def _blocks_of(
         self,
         cuts: Iterator[tuple[int, int, Cut]],
+        work: Work,
         shards: Channel[ShardChunks],
         lane: Lane,
         reading: PieceReading,
     ) -> Blocks:
-        """The blocks of these pieces, whose bytes come from ``shards``."""
-        for nth, shard, cut in cuts:
-            url = redact(self.urls[shard])
-            reading.nth, reading.sample = nth, cut.first
-            began_s = perf_counter()
-            try:
-                chunks = shards.receive()
-            finally:
-                lane.stopwatch.waited(STORE, began_s)
-            chunks.stopwatch = lane.stopwatch
-            for block in self._decode(shard, cut, chunks, lane, reading.attempts):
-                trail, entries = block.trail, reading.entries(block)
-                trail = trail.within(url, shard, lane.repetition, lane.component)
-                yield block.follow(trail.with_entry(lane.stage, entries))
+        """The blocks of these pieces, whose bytes ``work`` sends to ``shards``; closes that."""
+        counts = self.selection.filters is None
+        lane.services.engine.submit(work, shards)
+        with closing(shards):
+            for nth, shard, cut in cuts:
+                url = redact(self.urls[shard])
+                reading.nth, reading.cut = nth, cut
+                reading.place = Place(url, cut.first, shard, lane.repetition)
+                reading.check = check = ShardCheck(
+                    url, self._check(shard), cut, counts=counts, index=self.index
+                )
+                with closing(self._next_chunks(shards, lane)) as chunks, in_shard(url):
+                    open_decoder = partial(self._open_decoder, shard, chunks, lane.columns, reading)
+                    close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
+                    blocks = decoded(open_decoder, chunks, check, close)
+                    for block in blocks if cut.stop is None else up_to(cut.stop, blocks):
+                        check.count(block)
+                        add_url(block, url)
+                        entries = reading.entries(block)
+                        trail = block.trail.within(url, shard, lane.repetition, lane.component)
+                        block.trail = trail.with_entry(lane.stage, entries)
+                        yield block
+                    check.finish()
+                if check.is_empty_unpromised:
+                    lane.services.empty_shards.append(url)
+
+    def _next_chunks(self, shards: Channel[ShardChunks], lane: Lane) -> ShardChunks:
+        """The bytes of the next shard; closing them stops its requests."""
+        began_s = perf_counter()
+        try:
+            chunks = shards.receive()
+        finally:
+            lane.stopwatch.waited(STORE, began_s)
+        chunks.stopwatch = lane.stopwatch
+        return chunks
 
     stage = DECODE
 
@@ -476,11 +508,11 @@ class Shards:
             return cut_piece(piece, inside)
         return cut_piece(piece, inside, check.offsets or (), check.samples)
 
-    def _wanted(self, shard: int, cut: Cut, stores: Stores | CachedStores) -> Wanted:
+    def _wanted(self, shard: int, cut: Cut, store: Stores | CachedStore) -> Wanted:
         """What to read of a shard."""
         url = self.urls[shard]
-        if isinstance(stores, CachedStores) and (check := self._check(shard)) is not None:
-            stores.cache.promise(url, check.sha256)
+        if isinstance(store, CachedStore) and (check := self._check(shard)) is not None:
+            store.cache.promise(url, check.sha256)
         plan = open_plan(
             self.formats[shard],
             start_sample=cut.first,
@@ -492,10 +524,9 @@ class Shards:
             return url, plan
         return url, cut.byte if cut.stop_byte is None else Span(cut.byte, cut.stop_byte)
 
-    def _open_decoder(
-        self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool, pass_over: PassOver | None
-    ) -> Decoder:
+    def _open_decoder(self, shard: int, chunks: ShardChunks, columns: bool, reading: PieceReading) -> Decoder:
         """The decoder of what is read of a shard; called when its first chunk has come."""
+        cut, pass_over = reading.cut, None if reading.attempts is None else reading.pass_over
         if chunks.shard.layout is None:
             return open_decoder(
                 self.formats[shard],
@@ -512,40 +543,6 @@ class Shards:
         options = {"pass_over": pass_over} if layout.passes_over else {}
         decoder: Decoder = layout.open_decoder(**options)
         return decoder
-
-    def _decode(
-        self, shard: int, cut: Cut, chunks: ShardChunks, lane: Lane, attempts: StepSkips | None
-    ) -> Blocks:
-        """The samples of one piece; closes the shard's channel, which stops its requests."""
-        url = redact(self.urls[shard])
-        counts = self.selection.filters is None
-        check = ShardCheck(url, self._check(shard), cut, counts=counts, index=self.index)
-
-        def pass_over(error: FormatError) -> None:
-            assert attempts is not None and error.sample is not None
-            if cut.first <= error.sample and (cut.stop is None or error.sample < cut.stop):
-                check.passed_over()
-                error.shard = url
-                place = Place(url, error.sample, shard, lane.repetition)
-                attempts.bad("sample", error, place, "reading")
-
-        passes = None if attempts is None else pass_over
-        open_decoder = partial(self._open_decoder, shard, cut, chunks, lane.columns, passes)
-        close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
-        try:
-            blocks = decoded(open_decoder, chain(check.watch(chunks), [close] if close else []))
-            for block in blocks if cut.stop is None else up_to(cut.stop, blocks):
-                check.count(block)
-                add_url(block, url)
-                yield block
-            check.finish()
-            if check.is_empty_unpromised:
-                lane.services.empty_shards.append(url)
-        except FormatError as error:
-            error.shard = url
-            raise
-        finally:
-            chunks.close()
 
 
 # --- shards that are looked at before any is read for its samples ---

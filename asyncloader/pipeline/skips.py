@@ -11,7 +11,7 @@ import json
 import os
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
@@ -185,7 +185,7 @@ class StepSkips:
         """The entries of this stage in positions of the samples that come next."""
         return {_KEY: self.count} if self.count else {}
 
-    def account(self, applied: Applied, during: str) -> Block:
+    def account(self, applied: Applied, during: str) -> None:
         """Count what was made of a block; its positions get the number of skipped samples before each."""
         before, bad, good = self.count, sorted(applied.failed), 0
         for index in bad:
@@ -196,14 +196,14 @@ class StepSkips:
             self.bad("sample", applied.failed[index], applied.given.trail.place(index), during, key)
         self.good(applied.tried - good)
         if not self.count:
-            return applied.made
+            return
         trail, at = applied.made.trail, applied.at
 
         def after(index: int) -> Position:
             count = before + bisect_left(bad, at[index])
             return with_entry(trail.after(index), self._stage, {_KEY: count} if count else {})
 
-        return applied.made.follow(trail.follow(after))
+        applied.made = applied.made.follow(trail.follow(after))
 
 
 @dataclass(slots=True)
@@ -215,7 +215,9 @@ class Applied:
         results: One for each sample that the function was called for, from the first on; those of samples
             that failed are ignored.
         failed: The errors of those that failed, by index, if errors are skipped.
-        failure: The error of the sample after the last that was tried, if errors are raised.
+        failure: The error of the sample after the last that was tried, if errors are raised. To be raised
+            after the samples before it are passed on, which are good, and may complete a batch.
+        took_s: How long the calls took, if they were made one after another.
         tried: How many samples the function was called for.
         at: The index in the block of each sample to pass on.
         made: The samples to pass on, on the trail of those that they were made of.
@@ -225,6 +227,7 @@ class Applied:
     results: InitVar[list[Any]]
     failed: Mapping[int, Exception]
     failure: Exception | None = None
+    took_s: float = 0.0
     tried: int = field(init=False)
     at: Sequence[int] = field(init=False)
     made: Block = field(init=False)
@@ -236,14 +239,6 @@ class Applied:
         if self.failed:
             self.at = [index for index in self.at if index not in self.failed]
             self.made = Rows([results[index] for index in self.at], self.given.trail.take(self.at))
-
-    def pass_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
-        """What was made, then the failure: the samples before it are good, and may complete a batch."""
-        made = self.made if attempts is None else attempts.account(self, during)
-        if len(made):
-            yield made
-        if self.failure is not None:
-            raise self.failure
 
 
 def skipped_in(position: Position) -> int:

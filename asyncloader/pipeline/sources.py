@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from ..blocks import Block, OffsetTrail, Place, Rows, bytes_of
-from ..flow.channel import Channel, EndOfChannel
+from ..flow.channel import Channel
 from ..flow.engine import Engine, Scope
 from ..plan.lanes import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
@@ -251,13 +251,8 @@ def _open_async(
     out = Channel[Block](max(_BLOCKS_AHEAD * block_bytes, _BLOCKS_AHEAD))
     pump = _Pump(iterable, skip, here, check, out, block_bytes)
     engine.submit(pump.run, out)
-    try:
-        while True:
-            yield out.receive()
-    except EndOfChannel:
-        return
-    finally:
-        out.close()
+    with closing(out):
+        yield from out
 
 
 @dataclass(eq=False)

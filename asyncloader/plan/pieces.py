@@ -48,6 +48,7 @@ class Piece(NamedTuple):
     stop: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
     """The pieces of one lane, in the order in which it reads them; each is made on access.
 
@@ -59,28 +60,21 @@ class Pieces:
         stop: Index behind the last sample in the last shard; None for all of it.
     """
 
-    def __init__(
-        self,
-        shards: npt.NDArray[np.int64],
-        counts: npt.NDArray[np.int64] | None = None,
-        first: int = 0,
-        stop: int | None = None,
-    ) -> None:
-        self.shards = shards
-        self._counts = counts
-        self._first = first
-        self._stop = stop
+    shards: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64] | None = None
+    first: int = 0
+    stop: int | None = None
 
     def __len__(self) -> int:
         return len(self.shards)
 
     def __getitem__(self, nth: int) -> Piece:
         shard = int(self.shards[nth])
-        if self._counts is None:
+        if self.counts is None:
             return Piece(shard)
         is_last = nth == len(self.shards) - 1
-        stop = self._stop if is_last and self._stop is not None else int(self._counts[shard])
-        return Piece(shard, self._first if nth == 0 else 0, stop)
+        stop = self.stop if is_last and self.stop is not None else int(self.counts[shard])
+        return Piece(shard, self.first if nth == 0 else 0, stop)
 
     def __iter__(self) -> Iterator[Piece]:
         return map(self.__getitem__, range(len(self.shards)))

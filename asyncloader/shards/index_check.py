@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..blocks import Block, Trail
 from ..errors import FormatError, StoreError
-from ..flow.channel import EndOfChannel
 from ..formats.digest import Verifier, extra_of
 from ..plan.pieces import Cut
 from ..stores.lookahead import ShardRead
-from ..stores.reading import ShardChunks
 from ..types import Buffer, Unpacked
 from .expectations import Expected
 
@@ -114,7 +111,8 @@ class ShardCheck:
         self._shard = shard
         self._expected = expected
         self._stop = cut.stop
-        self._start_byte = cut.byte
+        self._start_byte = self._offset = cut.byte
+        self._verifier: Verifier | None = None
         self._samples = cut.first
         self._counts = counts
         self._is_empty = False
@@ -125,41 +123,36 @@ class ShardCheck:
         offsets = () if expected is None else expected.offsets or ()
         self._offsets = deque(offset for offset in offsets if offset[0] > self._samples)
 
-    def watch(self, chunks: ShardChunks) -> Iterator[Buffer]:
-        """The shard's bytes.
+    def add(self, shard: ShardRead, chunk: Buffer) -> None:
+        """Check the next bytes of the shard; what is known of it before them, if they are its first.
 
         Raises:
-            StoreError: Its length or a digest is not as expected. The length is checked before the first
-                byte, unless the server has not sent it.
+            StoreError: Its length or a digest is not as expected.
         """
-        verifier: Verifier | None = None
-        offset = self._start_byte
-        ended = False
-        while not ended:
-            try:
-                chunk: Buffer = chunks.receive()
-            except EndOfChannel:
-                ended = True
-            if verifier is None:
-                verifier = self._open(chunks.shard)
-            if not ended:
-                verifier.update(chunk)
-                offset += len(chunk)
-                yield chunk
-                del chunk  # its memory is borrowed, and may be needed for the next one
-        layout = chunks.shard.layout
-        self._is_empty = layout is None and not offset
+        if self._verifier is None:
+            self._verifier = self._open(shard)
+        self._verifier.update(chunk)
+        self._offset += len(chunk)
+
+    def end(self, shard: ShardRead) -> None:
+        """After the last byte.
+
+        Raises:
+            StoreError: See ``add``.
+            FormatError: What the shard says of its samples is not as expected.
+        """
+        verifier, layout = self._verifier or self._open(shard), shard.layout
+        self._is_empty = layout is None and not self._offset
         if layout is None and self._stop is None:
-            self._check_size(offset)
+            self._check_size(self._offset)
         elif layout is not None and layout.samples is not None:
             self._check_samples(layout.samples)
             self._counts = False
-        assert verifier is not None
         verifier.check(self._shard)
 
     @property
     def is_empty_unpromised(self) -> bool:
-        """Whether the shard has no byte, and no index says so; known after the last of ``watch``."""
+        """Whether the shard has no byte, and no index says so; known after ``end``."""
         return self._is_empty and (self._expected is None or self._expected.size_bytes is None)
 
     def count(self, block: Block) -> None:

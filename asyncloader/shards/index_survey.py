@@ -107,9 +107,9 @@ class Survey:
         size_bytes, _ = self.version(url)
         if size_bytes is None:
             raise StoreError("the server does not send the length of the shard", shard=redact(url))
-        with _in_shard(redact(beside)):
+        with in_shard(redact(beside)):
             ends, members = parse_idx(self.read(beside), size_bytes)
-        with _in_shard(redact(url)):
+        with in_shard(redact(url)):
             for member in members:
                 check_member(member, self.read(url, Span(member.start - _HEADER_BYTES, member.start)))
             check_end(self.read(url, Span(ends[-1], size_bytes)), ends[-1])
@@ -153,7 +153,7 @@ class Survey:
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
-            _in_shard(redact(url)),
+            in_shard(redact(url)),
         ):
             with suppress(EndOfChannel):  # it has no rows
                 chunks.receive()
@@ -188,8 +188,7 @@ class Survey:
         )
 
     async def _ask_version(self, url: str, out: Channel[tuple[int | None, str | None]]) -> None:
-        store = await self._stores.of(url)
-        async with store.read(url, 0, 1) as body:
+        async with self._stores.read(url, 0, 1) as body:
             await out.send_async((body.total, body.etag))
 
     def _pass_through(
@@ -201,13 +200,15 @@ class Survey:
         check = ShardCheck(shown, promised, counts=decoder is not None, index=self._index)
         size = samples = 0
         offsets = OffsetPicker()
-        with closing(self._open(url)) as out, closing(out.receive()) as chunks, _in_shard(shown):
-            for chunk in check.watch(chunks):
+        with closing(self._open(url)) as out, closing(out.receive()) as chunks, in_shard(shown):
+            for chunk in chunks:
+                check.add(chunks.shard, chunk)
                 size += len(chunk)
                 for digest in digests.values():
                     digest.update(chunk)
                 if decoder is not None:
                     samples += sum(_seen(check, block, offsets) for block in decoder.feed(chunk))
+            check.end(chunks.shard)
             if decoder is not None:
                 samples += sum(_seen(check, block, offsets) for block in decoder.finish())
             check.finish()
@@ -220,8 +221,8 @@ class Survey:
         """The number of samples of a shard that is read with a plan."""
         samples = 0
         decoder: Decoder | None = None
-        with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, _in_shard(redact(url)):
-            for chunk in ShardCheck(redact(url), None).watch(chunks):
+        with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, in_shard(redact(url)):
+            for chunk in chunks:
                 assert chunks.shard.layout is not None, "it has a plan"
                 decoder = decoder or chunks.shard.layout.open_decoder()
                 samples += sum(map(len, decoder.feed(chunk)))
@@ -239,10 +240,9 @@ class Survey:
         """
         pieces: list[Buffer] = []
         with closing(self._open(url, wanted)) as out, closing(out.receive()) as chunks:
-            while sum(map(len, pieces)) <= MAX_INDEX_BYTES:
-                try:
-                    pieces.append(chunks.receive())
-                except EndOfChannel:
+            for chunk in chunks:
+                pieces.append(chunk)
+                if sum(map(len, pieces)) > MAX_INDEX_BYTES:
                     break
         return b"".join(pieces)
 
@@ -264,7 +264,7 @@ def _seen(check: ShardCheck, block: Block, offsets: OffsetPicker) -> int:
 
 
 @contextmanager
-def _in_shard(shown: str) -> Iterator[None]:
+def in_shard(shown: str) -> Iterator[None]:
     """Set the shard of a FormatError."""
     try:
         yield

@@ -120,8 +120,7 @@ async def _sizes(root: str, folder: str, order: ListingOrder) -> dict[str, int]:
 
 async def _fetch(stores: Stores, url: str) -> bytes:
     """The whole of a small object."""
-    store = await stores.of(url)
-    async with store.read(url, 0, _MOST_FETCHED_BYTES + 1) as body:
+    async with stores.read(url, 0, _MOST_FETCHED_BYTES + 1) as body:
         content = bytearray()
         async for chunk in body.chunks:
             content += chunk

@@ -12,10 +12,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 
+import numpy as np
+
 from ..errors import StoreError
 from ..flow.engine import opened
 from ..types import Buffer
-from .store import NOWAIT, Body, FileSpan, clip, is_cached, new_buffer
+from .store import BUFFER_BYTES, NOWAIT, Body, FileSpan, clip, is_cached
 from .urls import local_path, scheme_of
 
 # How many files are checked before anything is read: a few ms of disk, and half a second of a slow network
@@ -54,7 +56,7 @@ class LocalStore:
     async def _pieces(self, fd: int, start: int, end: int, url: str) -> AsyncGenerator[Buffer, None]:
         offset = start
         while offset < end:
-            piece = new_buffer(end - offset)
+            piece = np.empty(min(end - offset, BUFFER_BYTES), np.uint8).data
             try:
                 size = await _read(fd, piece, offset)
             except OSError as error:

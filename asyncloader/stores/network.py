@@ -314,7 +314,9 @@ class Renewals:
             if current != refused:  # another read has renewed it meanwhile
                 return current
             try:
-                fresh = _checked(await _call(self._renew, url), url)
+                # In a thread a coroutine function only makes its coroutine.
+                given = await asyncio.to_thread(self._renew, url)
+                fresh = _checked(await given if inspect.isawaitable(given) else given, url)
             except Exception as error:
                 error.add_note(f"raised while the URL of shard {redact(url)} was renewed")
                 raise
@@ -322,14 +324,6 @@ class Renewals:
             if len(self._fresh) > _MOST_KEPT:
                 del self._fresh[next(iter(self._fresh))]
             return fresh
-
-
-async def _call(renew: Renew, url: str) -> object:
-    if inspect.iscoroutinefunction(renew):
-        return await renew(url)
-    fresh = await asyncio.to_thread(renew, url)
-    # Such as the result of a partial, or of an object that wraps a coroutine function.
-    return await fresh if inspect.isawaitable(fresh) else fresh
 
 
 def _checked(fresh: object, url: str) -> str:

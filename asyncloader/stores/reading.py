@@ -7,18 +7,19 @@ bytes that plans need are read meanwhile, for the following shards.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from time import monotonic, perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from ..flow.budget import Reservation
 from ..flow.channel import Channel, ChannelClosed, EndOfChannel, call_in_loop
 from ..flow.engine import EngineStopped, Scope
+from ..flow.process import keep_freed_pages
 from ..observe.stopwatch import STORE, Stopwatch
 from ..observe.tracing import Flying, Traffic
 from ..types import Answer, Buffer, Layout, Planning, Span
@@ -26,6 +27,7 @@ from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
 from .network import NetworkStore
 from .pacing import Hedges
+from .router import Stores
 from .store import NO_END, Body, FileSpan, Store, clip, piece_bytes_of
 from .urls import origin_of, redact
 
@@ -82,6 +84,10 @@ class ShardChunks(Channel[Buffer | FileSpan]):
                 return received
             self._span = received
         return self._span.read(self._piece_bytes)  # copied from the page cache, without waiting
+
+    if TYPE_CHECKING:  # a thread receives no span
+
+        def __iter__(self) -> Iterator[Buffer]: ...
 
     async def receive_async(self) -> Buffer | FileSpan:
         """See ``Channel.receive_async``."""
@@ -189,13 +195,16 @@ class Fetch:
             if (span := _span_of_file(shard, begin, body)) is not None:
                 try:
                     self.opened(body, True)
-                    await self._hand_on(span)
+                    part.received_to += len(span)
+                    await self.passes_on(span)
                 except BaseException:  # whose traceback would keep its file open
                     span.close()
                     raise
                 return
             self.opened(body, False)
-            _check_promise(shard, part, body)
+            check_same(body, shard.url, part.start, shard.etag, shard.length)
+            if body.stop is not None and body.total is not None:
+                assert body.stop >= min(part.stop, body.total), "the store checks it"
             stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
             async for chunk in body.chunks:
@@ -206,7 +215,10 @@ class Fetch:
                 if wanted:
                     if not self._leads(request, begin):
                         return
-                    await self._hand_on(wanted)
+                    # Counted before it is passed on: a request that takes over meanwhile must not read it
+                    # again.
+                    part.received_to += len(wanted)
+                    await self.passes_on(wanted)
                 if offset >= stop and body.stop != stop:
                     break  # the range was ignored; the rest belongs to other parts
         _check_end(shard, part, body, offset)
@@ -215,19 +227,13 @@ class Fetch:
         """Whether this request got the next byte first, now or before; then the other one is cancelled."""
         if self._ahead != request and self.part.received_to != begin:
             return False
-        self._ahead = request
+        self._ahead, self._moved_s = request, self._clock()
         for other in self._requests.keys() - {request}:
             # Removed at once, although it ends a little later: this one must know that it is the last, should
             # it fail before.
             cancel = self._requests.pop(other)
             cancel()
         return True
-
-    async def _hand_on(self, chunk: Buffer | FileSpan) -> None:
-        # Counted before it is passed on: a request that takes over meanwhile must not read it again.
-        self.part.received_to += len(chunk)
-        self._moved_s = self._clock()
-        await self.passes_on(chunk)
 
 
 def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
@@ -236,18 +242,6 @@ def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
         return None
     stop = min(shard.stop, body.total)
     return body.span_of(begin, stop) if begin < stop else None
-
-
-def _check_promise(shard: ShardRead, part: ShardPart, body: Body) -> None:
-    """Check what a body promises against the request; the store has already checked where it starts."""
-    check_same(body, shard.url, part.start, shard.etag, shard.length)
-    if body.stop is not None and body.total is not None and body.stop < min(part.stop, body.total):
-        raise StoreError(
-            f"asked for the bytes up to {min(part.stop, body.total)}, "
-            f"but the server sent only those up to {body.stop}",
-            shard=redact(shard.url),
-            offset=body.stop,
-        )
 
 
 def _check_end(shard: ShardRead, part: ShardPart, body: Body, offset: int) -> None:
@@ -264,16 +258,8 @@ def _check_end(shard: ShardRead, part: ShardPart, body: Body, offset: int) -> No
     raise StoreError(what, shard=redact(shard.url), offset=min(offset, promised))
 
 
-class StoresByUrl(Protocol):
-    """Returns the store of each URL; see ``router.Stores``."""
-
-    async def of(self, url: str) -> Store:
-        """The store that serves ``url``."""
-        ...
-
-
 async def read_shards(
-    stores: StoresByUrl,
+    store: Store,
     shards: Iterable[Wanted],
     budget: Reservation,
     out: Channel[ShardChunks],
@@ -282,7 +268,7 @@ async def read_shards(
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
     Args:
-        stores: Where the URLs are opened.
+        store: Where the URLs are opened.
         shards: Pairs of a URL and the byte offset to read it from, the span of bytes, or the plan of what to
             read of it; iterated on the loop. The plans run on threads.
         budget: Bounds what is requested and not yet received.
@@ -293,8 +279,9 @@ async def read_shards(
         StoreError: Also ends the channel of the shard it happened in.
         Exception: Likewise, what a plan raised.
     """
+    keep_freed_pages()
     scope = Scope()
-    reader = _ShardReader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
+    reader = _ShardReader(store, Lookahead(shards, budget), budget, scope, traffic or Traffic())
     try:
         async with scope:
             await reader.run(out)
@@ -310,9 +297,9 @@ class _ShardReader:
     """
 
     def __init__(
-        self, stores: StoresByUrl, lookahead: Lookahead, budget: Reservation, scope: Scope, traffic: Traffic
+        self, store: Store, lookahead: Lookahead, budget: Reservation, scope: Scope, traffic: Traffic
     ) -> None:
-        self._stores = stores
+        self._store = store
         self._lookahead = lookahead
         self._budget = budget
         self._scope = scope
@@ -374,7 +361,7 @@ class _ShardReader:
 
     async def _fetch(self, shard: ShardRead, part: ShardPart) -> None:
         try:
-            store = await self._stores.of(shard.url)
+            store = await self._store.of(shard.url) if isinstance(self._store, Stores) else self._store
             # Reads from disks are not hedged, nor those of a cache.
             hedges = store.hedges if isinstance(store, NetworkStore) else None
             flying = self._traffic.began(shard.url, part.start, part.stop - part.start)

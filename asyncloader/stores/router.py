@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -14,7 +14,7 @@ from ..observe.tracing import Traffic
 from .local import LocalStore
 from .network import NetworkStore
 from .pacing import RetryBudget
-from .store import Access, NetworkPolicy, Store
+from .store import Access, Body, NetworkPolicy, Store
 from .urls import SCHEMES, Scheme, origin_of, scheme_of
 
 
@@ -112,7 +112,7 @@ def options_of(scheme: Scheme, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(eq=False, repr=False)
 class Stores:
-    """The stores of one engine, each made when first needed and closed with the engine.
+    """The stores of one engine as one, each made when first needed and closed with the engine.
 
     Clients are never shared between processes or loops: a session inherited through a fork would give one
     reader another reader's bytes.
@@ -134,6 +134,12 @@ class Stores:
         self._stores: dict[tuple[Scheme, str], LocalStore | NetworkStore] = {}
         self._clients: dict[tuple[str | None, str], Store] = {}
         self._opening = asyncio.Lock()
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        """See ``Store.read``."""
+        async with (await self.of(url)).read(url, start, stop, etag=etag) as body:
+            yield body
 
     async def of(self, url: str) -> Store:
         """The store that serves ``url``."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeAlias
@@ -15,24 +15,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ..errors import StoreError
-from ..flow.process import keep_freed_pages
 from ..types import Buffer
 
-#: For so many bytes, the cost of a read and of waking the decoding thread is small: with half as many, 1 GB
-#: of tar from a server on loopback took a fifth more of the processor's time.
+#: Of a buffer on its way from a socket or a file to a decoder; when it is freed, the allocator keeps it. For
+#: so many bytes, the cost of a read and of waking the decoding thread is small: with half as many, 1 GB of
+#: tar from a server on loopback took a fifth more of the processor's time.
 BUFFER_BYTES = 2 << 20
-
-
-def new_buffer(size_bytes: int) -> memoryview:
-    """Memory for bytes on their way from a socket or a file to a decoder, with arbitrary contents.
-
-    Nothing is kept here, since the allocator keeps what is freed.
-
-    Args:
-        size_bytes: How much of it is needed; no more than ``BUFFER_BYTES`` are made.
-    """
-    keep_freed_pages()
-    return np.empty(min(size_bytes, BUFFER_BYTES), np.uint8).data
 
 
 # Bytes of a local file that are in the page cache, which the decoding thread reads itself.
@@ -87,7 +75,7 @@ class FileSpan:
         Raises:
             StoreError: They cannot be read, or the file was changed since the span was made.
         """
-        piece = new_buffer(min(len(self), most_bytes))
+        piece = np.empty(min(len(self), most_bytes), np.uint8).data
         try:
             size = os.preadv(self._fd, [piece], self._start)
             version = _version_of(self._fd)
@@ -148,9 +136,8 @@ class Body:
         stop: Offset after its last byte, as the server promised; None if it promised nothing.
         total: Length of the whole object, None if unknown.
         etag: Names this version of the object; None if the store has no such name.
-        chunks: The bytes, in order, in pieces of the client's choice. A generator, so that the store can
-            close
-            it: a task without an owner would close one that is garbage-collected.
+        chunks: The bytes, in order, in pieces of the client's choice. The store closes them: a task without
+            an owner would close a generator that is garbage-collected.
         digests: Of the whole object, as the store promises them, by algorithm as hashlib spells it, or
             ``crc32`` and ``crc32c`` (big-endian).
         span_of: Returns the bytes between two offsets as a span for the decoding thread to read, in place of
@@ -161,7 +148,7 @@ class Body:
     stop: int | None
     total: int | None
     etag: str | None
-    chunks: AsyncGenerator[Buffer, None]
+    chunks: AsyncIterator[Buffer]
     digests: Mapping[str, bytes] = field(default_factory=dict)
     span_of: Callable[[int, int], FileSpan | None] = field(default=lambda start, stop: None, repr=False)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncloader.cache.fetch import Cache
-from asyncloader.cache.store import CachedStores
+from asyncloader.cache.store import CachedStore
 from asyncloader.flow.budget import Budget, claim_alone
 from asyncloader.flow.channel import Channel, EndOfChannel
 from asyncloader.flow.engine import Engine
@@ -53,19 +53,21 @@ class Epoch:
         shards = [(url, self._begin) for url in self._urls]
         access, budget = Access(network=self._network, cache=self._setting), Budget(128 << 20, [0])
         cache = Cache(access, self.engine, NetworkCounts(), budget)
-        stores = CachedStores(self, cache, 0)
-        self.engine.submit(partial(read_shards, stores, shards, claim_alone(64 << 20), self.out), self.out)
+        store = CachedStore(self, cache, 0)
+        self.engine.submit(partial(read_shards, store, shards, claim_alone(64 << 20), self.out), self.out)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.engine.stop()
 
-    async def of(self, url: str) -> Store:
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         async with self._opening:
             if self._store is None:
                 http: Store = await self.engine.resources.enter_async_context(HttpStore.open())
                 self._store = http if self._digests is None else _Promising(http, self._digests)
-        return self._store
+        async with self._store.read(url, start, stop, etag=etag) as body:
+            yield body
 
     def next_shard(self) -> bytes:
         chunks, content = self.out.receive(20), bytearray()

@@ -59,7 +59,6 @@ async def test_reading_can_be_cancelled_at_every_await(
                     monkeypatch.setattr(engine, "submit", scope.start)
                     async with engine.resources, scope:
                         cache = Cache(Access(cache=setting), engine, NetworkCounts(), budget)
-                        cache.open()
                         reading = asyncio.create_task(read_all(CachedStore(http, cache, 0), url))
                         for _ in range(steps):
                             await asyncio.sleep(0.0002)

@@ -381,7 +381,7 @@ def test_shards_of_text_and_folders_without_an_index_say_what_to_do(
     [
         (os.mkfifo, r"index\.json should be a file"),
         (os.mkdir, r"index\.json should be a file"),
-        (lambda path: os.symlink(path, path), "cannot be read: Too many levels of symbolic links"),
+        (lambda path: os.symlink(path, path), r"index\.json should be a file"),
     ],
 )
 def test_an_index_that_is_there_and_no_file_is_told_as_such(make: Any, message: str, tmp_path: Path) -> None:

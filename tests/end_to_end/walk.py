@@ -10,7 +10,8 @@ Three things are followed:
 A function passes on what it holds (an argument or a local variable, also inside of tuples, lists, dicts and
 dataclasses) if it returns or yields it, puts it into a channel, or gives it to a function that does. One that
 only looks at it, such as for its size or its digest, does not count; the methods of a channel count as the
-channel.
+channel. What waits in a list of an object is not seen on its way there: a chunk that ``Fetch._ask`` gives to
+``_ShardReader._pass_on`` waits in the list of its part, until ``_advance`` sends it.
 
 Each pass is traced twice, over shards of the same number and different length. What passes something on more
 often over longer shards does so for each chunk or batch, and is listed; what happens once a pass or once a
@@ -121,7 +122,7 @@ class Tracer:
                 (value,) = gc.get_referents(value)
             returned = self._things_in(value)
             held |= returned
-            if code is channel.Channel._try_send.__code__ and value is True and held:
+            if code is channel.Channel._append.__code__ and held:
                 self.puts[self._makers[id(frame.f_locals["self"])]] += 1
                 returned = held
             for thing in returned:

@@ -20,7 +20,8 @@ from aiohttp.client_proto import ResponseHandler
 from certificates import self_signed
 
 import asyncloader
-from asyncloader.stores.http.aiohttp_private import HEAD_BYTES, received
+from asyncloader.stores.failures import TransientError
+from asyncloader.stores.http.aiohttp_private import HEAD_BYTES, Receiver, has_length
 from asyncloader.stores.store import BUFFER_BYTES
 from asyncloader.types import Buffer
 
@@ -85,7 +86,10 @@ async def session(tls: ssl.SSLContext | bool = True) -> AsyncIterator[aiohttp.Cl
 @asynccontextmanager
 async def body_of(client: aiohttp.ClientSession, url: str) -> AsyncIterator[AsyncIterator[Buffer]]:
     async with client.get(url) as response:
-        yield received(response)
+        if has_length(response):
+            yield Receiver(response, "x", 0, response.content_length or 0)
+        else:
+            yield response.content.iter_chunked(1 << 18)
 
 
 @both_loops
@@ -173,11 +177,12 @@ def test_a_cut_body_raises_behind_its_last_byte(run: Run, is_reset: bool) -> Non
     async def main() -> None:
         got = b""
         async with serving(send) as served, session() as client:
-            with pytest.raises(aiohttp.ClientPayloadError):
+            with pytest.raises(TransientError) as caught:
                 async with body_of(client, served.url) as chunks:
                     async for chunk in chunks:
                         got += chunk
         assert BODY.startswith(got)
+        assert (caught.value.shard, caught.value.offset) == ("x", len(got))
         if not is_reset:
             assert len(got) == sent
 

@@ -21,80 +21,74 @@ them. A byte then takes half of the processor's time (``tests/benchmarks/receivi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import aiohttp
+import numpy as np
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError as HttpProcessingError
 
 from ...types import Buffer
-from ..store import new_buffer
+from ..failures import TransientError
+from ..store import BUFFER_BYTES
 
 #: How much of a body aiohttp reads with the head before it stops; it may be twice as much.
 HEAD_BYTES = 1 << 10
 
-# How much it reads at a time where it receives all of a body.
-_BODY_BYTES = 1 << 18
-
 _NOTHING = memoryview(b"")
 
 
-def received(response: aiohttp.ClientResponse) -> AsyncIterator[Buffer]:
-    """The bytes of a body, as they come.
-
-    Args:
-        response: Nothing of it was read yet. The caller closes it.
-
-    Raises:
-        aiohttp.ClientError, OSError, ValueError: As reading from aiohttp does, while iterating.
-    """
-    length = response.content_length
-    if length is None or "Transfer-Encoding" in response.headers:
-        return response.content.iter_chunked(_BODY_BYTES)
-    return _Receiver(response, length)
+def has_length(response: aiohttp.ClientResponse) -> bool:
+    """Whether its body can be received here."""
+    return response.content_length is not None and "Transfer-Encoding" not in response.headers
 
 
-class _Receiver(asyncio.BufferedProtocol):
+class Receiver(asyncio.BufferedProtocol):
     """Receives a body in place of aiohttp's own protocol, up to its last byte.
 
     Args:
-        response: Nothing of it was read yet.
-        left: How many bytes are still to come.
+        response: Nothing of it was read yet. The caller closes it.
+        shard: What is read, redacted.
+        start: Offset of the first byte of the body.
+        stop: Behind its last one.
+
+    Raises:
+        TransientError: The connection has ended before the body.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse, left: int) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, shard: str, start: int, stop: int) -> None:
         self._content = response.content
+        self._shard, self._stop = shard, stop
+        self._left = stop - start
         self._is_lost = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
+        self._filling = _NOTHING
         # The bytes from begin to end were received and not taken. Some have come with the head.
-        head = self._content.read_nowait()
-        self._filling = new_buffer(left)
-        self._filling[: len(head)] = head
-        self._begin, self._end = 0, len(head)
-        self._left = 0 if self._content.is_eof() else left - len(head)
+        self._begin = self._end = 0
+        with suppress(aiohttp.ClientError):  # its connection has ended
+            head = self._content.read_nowait()
+            self.get_buffer(-1)[: len(head)] = head
+            self._end = len(head)
+            self._left -= len(head)
         if self._left:
             connection = response.connection
             if connection is None or connection.transport is None or connection.protocol is None:
-                raise aiohttp.ClientPayloadError
+                raise self._cut()
             self._handler: ResponseHandler = connection.protocol
             self._transport: asyncio.Transport = connection.transport
             self._transport.set_protocol(self)
 
-    def __aiter__(self) -> _Receiver:
+    def __aiter__(self) -> Receiver:
         return self
 
     async def __anext__(self) -> Buffer:
-        """What has arrived meanwhile, in one piece.
-
-        Raises:
-            aiohttp.ClientPayloadError: The connection ended before the body.
-        """
+        """What has arrived meanwhile, in one piece."""
         while self._begin == self._end:
             if not self._left:
                 raise StopAsyncIteration
             if self._is_lost:
-                raise aiohttp.ClientPayloadError
+                raise self._cut()
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -113,7 +107,7 @@ class _Receiver(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if not self._filling:
-            self._filling = new_buffer(self._left)
+            self._filling = np.empty(min(self._left, BUFFER_BYTES), np.uint8).data
         return self._filling[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -143,6 +137,10 @@ class _Receiver(asyncio.BufferedProtocol):
         self._handler.set_response_params()
         self._transport.set_protocol(self._handler)
         self._content.feed_eof()
+
+    def _cut(self) -> TransientError:
+        what = "the connection was cut before the promised length"
+        return TransientError(what, shard=self._shard, offset=self._stop - self._left)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

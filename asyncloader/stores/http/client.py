@@ -18,6 +18,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import aiohttp
@@ -30,7 +31,7 @@ from ..failures import TransientError
 from ..store import Body, NetworkPolicy
 from ..urls import redact
 from . import redirects
-from .aiohttp_private import HEAD_BYTES, HttpProcessingError, received
+from .aiohttp_private import HEAD_BYTES, HttpProcessingError, Receiver, has_length
 from .answers import Asked, body_of, refusal_of, request_headers
 
 _MOST_REDIRECTS = 5
@@ -43,9 +44,13 @@ _SENDABLE = re.compile(r"[!-~]*")
 # For bytes that are not HTTP the client's parser raises its own error, which is no ClientError in a body.
 _CLIENT_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
+# How much aiohttp reads at a time where it receives all of a body.
+_BODY_BYTES = 1 << 18
+
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
+@dataclass(eq=False, repr=False)
 class HttpStore:
     """Objects behind ``http://`` and ``https://`` URLs; see ``open``.
 
@@ -53,19 +58,12 @@ class HttpStore:
     last modified, if that is known to be before the answer's own second.
     """
 
-    def __init__(
-        self,
-        sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession],
-        watching: redirects.WatchingResolver,
-        headers: Mapping[str, str],
-        proxies: redirects.Proxies,
-        target_of: Callable[[str], str],
-    ) -> None:
-        self._proxies = proxies
-        self._target_of = target_of
-        self._anywhere, self._public_only = sessions
-        self._watching = watching
-        self._headers = dict(headers)
+    _anywhere: aiohttp.ClientSession
+    _public_only: aiohttp.ClientSession
+    _watching: redirects.WatchingResolver
+    _headers: Mapping[str, str]
+    _proxies: redirects.Proxies
+    _target_of: Callable[[str], str]
 
     @classmethod
     @asynccontextmanager
@@ -99,7 +97,7 @@ class HttpStore:
             public_only = await stack.enter_async_context(
                 _session(redirects.PublicResolver(watching), connect_s, tls)
             )
-            yield cls((anywhere, public_only), watching, headers, proxies, target_of)
+            yield cls(anywhere, public_only, watching, dict(headers), proxies, target_of)
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -113,9 +111,12 @@ class HttpStore:
             response = await self._request(url, start, headers)
         async with response:
             body = body_of(asked, response.status, response.headers, time.time())
-            if body.stop != 0:
-                body.chunks = _chunks(response, url, body.start, body.stop)
-            async with aclosing(body.chunks):
+            if body.stop and has_length(response):
+                body.chunks = Receiver(response, redact(url), body.start, body.stop)
+            if body.stop == 0 or has_length(response):
+                yield body
+                return
+            async with aclosing(_chunks(response, url, body.start, body.stop)) as body.chunks:
                 yield body
 
     async def fetch(self, url: str, limit_bytes: int) -> tuple[Mapping[str, str], bytes]:
@@ -129,8 +130,7 @@ class HttpStore:
             if response.status != 200:
                 raise refusal_of(url, 0, response.status, response.headers, time.time())
             content = bytearray()
-            stop = response.content_length
-            async with aclosing(_chunks(response, url, 0, stop)) as chunks:
+            async with aclosing(_chunks(response, url, 0, None)) as chunks:
                 async for chunk in chunks:
                     content += chunk
                     if len(content) > limit_bytes:
@@ -170,7 +170,7 @@ class HttpStore:
             return True
         return self._watching.is_public(host)
 
-    def _credentials(self, target: URL) -> dict[str, str]:
+    def _credentials(self, target: URL) -> Mapping[str, str]:
         """The headers for the shard's own origin. User info in its URL wins over headers for all shards."""
         if target.raw_user is None and target.raw_password is None:
             return self._headers
@@ -230,9 +230,10 @@ async def _get(
 async def _chunks(
     response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None
 ) -> AsyncGenerator[Buffer, None]:
+    """A body without a Content-Length, or one that is small."""
     failure: StoreError | None = None
     try:
-        async for chunk in received(response):
+        async for chunk in response.content.iter_chunked(_BODY_BYTES):
             offset += len(chunk)
             yield chunk
             del chunk  # so that its memory is free when the decoder is done with it
@@ -240,8 +241,7 @@ async def _chunks(
         failure = _store_error(error, url, offset)
     if failure is not None:
         raise failure
-    # The framing detects a cut by Content-Length, but a chunked body may end in order and too early.
-    if stop is not None and offset != stop:
+    if stop is not None and offset != stop:  # a chunked body may end in order and too early
         what = f"the body ended at byte {offset}, not at byte {stop} that the server promised"
         raise TransientError(what, shard=redact(url), offset=min(offset, stop))
 

@@ -109,22 +109,16 @@ class WatchingResolver(AbstractResolver):
         await self._inner.close()
 
 
-class PublicResolver(AbstractResolver):
-    """Resolves names of public hosts only. Its owner closes ``inner``."""
-
-    def __init__(self, inner: AbstractResolver) -> None:
-        self._inner = inner
+class PublicResolver(WatchingResolver):
+    """Resolves names of public hosts only."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
+        found = await super().resolve(host, port, family)
         if not all(is_public(result["host"]) for result in found):
             raise NotPublicError(NotPublicError.what)
         return found
-
-    async def close(self) -> None:
-        pass
 
 
 def _plain(host: str) -> str:

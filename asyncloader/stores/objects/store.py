@@ -181,7 +181,7 @@ class ObjectStore:
             raise failure
         self._answered = True
         body = _body(result, url, start, stop, etag)
-        async with aclosing(body.chunks):
+        async with aclosing(_chunks(result.stream(_PIECE_BYTES), url, start)) as body.chunks:
             yield body
 
     async def pages(
@@ -245,7 +245,7 @@ async def _answer(future: Awaitable[T]) -> T:
 
 
 def _body(result: GetResult, url: str, start: int, stop: int, etag: str | None) -> Body:
-    """What the answer promises, checked against the request.
+    """What the answer promises, checked against the request, still without its chunks.
 
     The bytes are those that are stored, also where the store states that they are compressed
     (``Content-Encoding``): their range and length are the object's own.
@@ -261,7 +261,7 @@ def _body(result: GetResult, url: str, start: int, stop: int, etag: str | None) 
     if etag is not None and version != etag:
         # The condition was ignored: another node or a proxy may have answered.
         raise changed(url, start, etag, version, kind=TransientError)
-    return Body(first, last, size, version, _chunks(result.stream(_PIECE_BYTES), url, first))
+    return Body(first, last, size, version, no_chunks())
 
 
 async def _chunks(stream: BytesStream, url: str, offset: int) -> AsyncGenerator[Buffer, None]:
