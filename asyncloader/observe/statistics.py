@@ -329,9 +329,7 @@ class Meter:
 
     def wait(self) -> float:
         """The consumer begins to wait; returns the time, by ``time.perf_counter()``."""
-        now_s = time.perf_counter()
-        with self._lock:
-            self._waiting_since_s = now_s
+        self._waiting_since_s = now_s = time.perf_counter()
         if self._trace is not None:
             self._trace.wait(now_s)
         return now_s
@@ -345,8 +343,8 @@ class Meter:
             if self._trace is not None:
                 self._trace.step(now_s)
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
-        """A batch was delivered, which ends the wait for it; returns the time, by ``time.perf_counter()``.
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
+        """A batch was delivered, which ends the wait for it.
 
         Args:
             samples: In the batch.
@@ -370,7 +368,6 @@ class Meter:
             self._bar.show(self)
         if self._trace is not None:
             self._trace.count(now_s, self.batches - 1, samples, size_bytes)
-        return now_s
 
     def spend(self, worker: int, spent: Spent) -> None:
         """A report of a worker on its time."""
