@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TypeAlias
@@ -169,25 +169,22 @@ class Log:
     event loop never waits for the server.
 
     Attributes:
-        concurrent: Requests being answered now.
+        entries: In order of arrival.
+        idle: Notified when a request was answered.
+        concurrent: See ``Counters``, as for the others.
     """
 
     def __init__(self) -> None:
-        self._entries: list[LoggedRequest] = []
-        self._idle = threading.Condition()
-        self.concurrent = 0
-        self._max_concurrent = 0
-        self._connections = 0
-        self._open_connections = 0
+        self.entries: list[LoggedRequest] = []
+        self.idle = threading.Condition()
+        self.concurrent = self.max_concurrent = 0
+        self.connections = self.open_connections = 0
 
     def open_connection(self) -> int:
         """Count a connection; its number."""
-        self._connections += 1
-        self._open_connections += 1
-        return self._connections - 1
-
-    def close_connection(self) -> None:
-        self._open_connections -= 1
+        self.connections += 1
+        self.open_connections += 1
+        return self.connections - 1
 
     def begin(self, request: Request, connection: int, time_s: float) -> LoggedRequest:
         """A request arrived."""
@@ -200,33 +197,13 @@ class Log:
             query=request.query,
             headers=request.headers,
         )
-        self._entries.append(entry)
+        self.entries.append(entry)
         self.concurrent += 1
-        self._max_concurrent = max(self._max_concurrent, self.concurrent)
+        self.max_concurrent = max(self.max_concurrent, self.concurrent)
         return entry
 
     def end(self) -> None:
         """A request was answered, or its client left."""
-        with self._idle:
+        with self.idle:
             self.concurrent -= 1
-            self._idle.notify_all()
-
-    def requests(self) -> list[LoggedRequest]:
-        """Copies of the entries so far, in order of arrival."""
-        return [replace(entry) for entry in list(self._entries)]
-
-    def counters(self) -> Counters:
-        entries = list(self._entries)
-        return Counters(
-            requests=len(entries),
-            bytes_sent=sum(entry.bytes_sent for entry in entries),
-            connections=self._connections,
-            max_concurrent=self._max_concurrent,
-            concurrent=self.concurrent,
-            open_connections=self._open_connections,
-        )
-
-    def wait_idle(self, within_s: float) -> bool:
-        """Wait until no request is being answered; False if one still is after ``within_s``."""
-        with self._idle:
-            return self._idle.wait_for(lambda: self.concurrent == 0, within_s)
+            self.idle.notify_all()
