@@ -7,12 +7,10 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import quote
 
 from .messages import Object, Request
 
@@ -41,7 +39,7 @@ class ServedObjects:
                     self._etag(key, content)
 
     def find(self, key: str) -> Object | None:
-        """The current object of ``key``; a key that ends in ``/`` (or is empty) lists what is below."""
+        """The current object of ``key``."""
         if key in self._changed:
             return self._changed[key]
         if isinstance(self._source, Path):
@@ -50,10 +48,6 @@ class ServedObjects:
             content = self._source[key]
             value = content() if callable(content) else content
             return Object(_bytes_view(value), self._etag(key, value), self._opened_s)
-        if key == "" or key.endswith("/"):
-            below = {name.removeprefix(key) for name in self._source if name.startswith(key)}
-            entries = {name[: name.find("/") + 1] or name for name in below}
-            return _listing(key, entries) if entries else None
         return None
 
     def change(self, key: str, content: bytes) -> None:
@@ -84,11 +78,8 @@ def _file(root: Path, key: str) -> Object | None:
     parts = key.split("/")
     if ".." in parts or "\0" in key:
         return None
-    path = root.joinpath(*parts)
     try:
-        if key == "" or key.endswith("/"):
-            return _listing(key, [entry.name + "/" * entry.is_dir() for entry in path.iterdir()])
-        with open(path, "rb") as file:
+        with open(root.joinpath(*parts), "rb") as file:
             stat = os.fstat(file.fileno())
             # Mapped, not read or sent by sendfile: a plan can slice, flip and cut a file of any size like
             # bytes in memory.
@@ -98,14 +89,6 @@ def _file(root: Path, key: str) -> Object | None:
         return None
     # Not of the content: hashing a large shard would delay all other requests.
     return Object(memoryview(content), f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"', stat.st_mtime)
-
-
-def _listing(key: str, entries: Iterable[str]) -> Object:
-    links = "".join(f'<a href="{quote(name)}">{escape(name)}</a>\n' for name in sorted(entries))
-    title = escape(f"Index of /{key}")
-    head = f"<html><head><title>{title}</title></head>\n"
-    content = f"{head}<body><h1>{title}</h1><pre>\n{links}</pre></body></html>\n".encode()
-    return Object(memoryview(content), _content_etag(content), 0.0, "text/html; charset=utf-8")
 
 
 @dataclass(slots=True)
