@@ -29,7 +29,6 @@ from ..torch_compat.indices import Indices
 from ..torch_compat.loop import close_torch_iterator, open_torch_iterator
 from ..torch_compat.passes import TorchPass
 from ..torch_compat.saved import Saved, SavedPart, check_workers, load_saved, save_saved
-from ..torch_compat.split import warn_of_unsplit
 from ..torch_compat.timing import LoopStats, stage_of
 from ..torch_private import HereIterator, WorkersIterator, forget_iterator
 from .kind import check_replicas, check_sampler, setup_of_torch, world_of
@@ -126,12 +125,7 @@ class TorchKind:
         traced = loader.trace is not None
         tally = LoopStats(begin, stage_of(dataset), loader.num_workers, loader.pin_memory, traced)
         told = TorchPass(
-            indices,
-            before,
-            resumed=resumed is not None,
-            loader=loader,
-            tally=tally,
-            tell_unsplit=partial(warn_of_unsplit, loader.dataset, self._warned),
+            indices, before, resumed=resumed is not None, loader=loader, tally=tally, warned=self._warned
         )
         draws_default = stateful.DEFAULT in generators
         in_the_middle = resumed is not None and resumed.in_the_middle

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from .trace_keeping import Trace
 
 State: TypeAlias = Literal["none", "running", "ended"]
+
+# A file may come from anywhere: what is read of it is bounded.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,12 @@ class Network:
         evicting: Shards for which a full disk cache had no room, or only after others were evicted.
     """
 
-    requests: int = 0
-    retries: int = 0
-    throttled: int = 0
-    hedges: int = 0
-    cached: int = 0
-    evicting: int = 0
+    requests: Count = 0
+    retries: Count = 0
+    throttled: Count = 0
+    hedges: Count = 0
+    cached: Count = 0
+    evicting: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,9 @@ class Calls:
         delay_s: Time in which they were ready to run, but had no processor.
     """
 
-    took_s: float
-    cpu_s: float
-    delay_s: float = 0.0
+    took_s: Seconds
+    cpu_s: Seconds
+    delay_s: Seconds = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,11 @@ class Maker:
         cpu_s: Processor time of its own thread, in seconds, without ``calls``.
     """
 
-    worker: int
-    stages_s: Mapping[str, float]
+    worker: Count
+    stages_s: Mapping[str, Seconds]
     calls: Mapping[str, Calls] = field(default_factory=dict)
     wants_memory: bool = False
-    cpu_s: float = 0.0
+    cpu_s: Seconds = 0.0
 
 
 @dataclass(frozen=True)
@@ -91,15 +95,15 @@ class Totals:
         stages_s: Seconds by stage, over all workers and threads that make batches.
     """
 
-    batches: int = 0
-    samples: int = 0
-    tokens: int = 0
-    size_bytes: int = 0
-    elapsed_s: float = 0.0
-    wait_s: float = 0.0
+    batches: Count = 0
+    samples: Count = 0
+    tokens: Count = 0
+    size_bytes: Count = 0
+    elapsed_s: Seconds = 0.0
+    wait_s: Seconds = 0.0
     network: Network = field(default_factory=Network)
-    worker_restarts: int = 0
-    stages_s: Mapping[str, float] = field(default_factory=dict)
+    worker_restarts: Count = 0
+    stages_s: Mapping[str, Seconds] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,31 +164,31 @@ class Statistics:
     """
 
     state: State = "none"
-    passes: int = 0
-    epoch: int | None = None
-    batches: int = 0
-    samples: int = 0
-    tokens: int = 0
-    size_bytes: int = 0
-    elapsed_s: float = 0.0
-    wait_s: float = 0.0
-    first_batch_s: float | None = None
-    components: Mapping[str, int] = field(default_factory=dict)
+    passes: Count = 0
+    epoch: Count | None = None
+    batches: Count = 0
+    samples: Count = 0
+    tokens: Count = 0
+    size_bytes: Count = 0
+    elapsed_s: Seconds = 0.0
+    wait_s: Seconds = 0.0
+    first_batch_s: Seconds | None = None
+    components: Mapping[str, Count] = field(default_factory=dict)
     network: Network = field(default_factory=Network)
-    worker_restarts: int = 0
-    skipped: int = 0
-    empty_shards: int = 0
+    worker_restarts: Count = 0
+    skipped: Count = 0
+    empty_shards: Count = 0
     stopped: bool = False
-    undelivered_batches: int = 0
-    undelivered_samples: int = 0
+    undelivered_batches: Count = 0
+    undelivered_samples: Count = 0
     makers: tuple[Maker, ...] = ()
-    throttled_s: float = 0.0
-    loop_stages_s: Mapping[str, float] = field(default_factory=dict)
+    throttled_s: Seconds = 0.0
+    loop_stages_s: Mapping[str, Seconds] = field(default_factory=dict)
     earlier: Totals = field(default_factory=Totals)
-    batches_before: int = 0
-    epoch_batches: int = 0
-    expected_batches: int | None = None
-    expected_samples: int | None = None
+    batches_before: Count = 0
+    epoch_batches: Count = 0
+    expected_batches: Count | None = None
+    expected_samples: Count | None = None
     is_over: bool = False
 
     @property
@@ -329,9 +333,7 @@ class Meter:
 
     def wait(self) -> float:
         """The consumer begins to wait; returns the time, by ``time.perf_counter()``."""
-        now_s = time.perf_counter()
-        with self._lock:
-            self._waiting_since_s = now_s
+        self._waiting_since_s = now_s = time.perf_counter()
         if self._trace is not None:
             self._trace.wait(now_s)
         return now_s
@@ -345,8 +347,8 @@ class Meter:
             if self._trace is not None:
                 self._trace.step(now_s)
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
-        """A batch was delivered, which ends the wait for it; returns the time, by ``time.perf_counter()``.
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
+        """A batch was delivered, which ends the wait for it.
 
         Args:
             samples: In the batch.
@@ -370,7 +372,6 @@ class Meter:
             self._bar.show(self)
         if self._trace is not None:
             self._trace.count(now_s, self.batches - 1, samples, size_bytes)
-        return now_s
 
     def spend(self, worker: int, spent: Spent) -> None:
         """A report of a worker on its time."""

@@ -284,7 +284,7 @@ class Stopwatch:
         moved_s |= {stage: spent_s * min(own_s, 1.0) for stage, spent_s in work_s.items()}
         if any(moved_s.values()):
             for stage, waited_s in moved_s.items():
-                seconds[stage] = seconds.get(stage, 0.0) - waited_s
+                seconds[stage] = max(seconds.get(stage, 0.0) - waited_s, 0.0)  # rounded, it may be less
             seconds[PROCESSOR] = seconds.get(PROCESSOR, 0.0) + sum(moved_s.values())
 
     def _delay_news_s(self, thread: int, *, is_new: bool = False) -> float:

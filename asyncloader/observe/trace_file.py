@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from ..atomic_file import AtomicFile, write_whole
+from .statistics import Count, Seconds, Statistics
 from .tracing import Flight, Incident, Slice
 
 # What a file of a pass may hold beside its events, as far as it is read: types and bounds. Pure.
@@ -23,36 +24,10 @@ from .tracing import Flight, Incident, Slice
 
 VERSION = 1
 
-_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 # From a microsecond to three hundred years, in bins of ``Latencies``.
 _Bin = Annotated[int, Meta(ge=-120, le=200)]
-
-
-class SavedNetwork(msgspec.Struct):
-    requests: _Count
-    retries: _Count
-    throttled: _Count
-    hedges: _Count
-
-
-class SavedMaker(msgspec.Struct):
-    worker: _Count
-    stages_s: dict[str, _Seconds]
-
-
-class SavedStatistics(msgspec.Struct):
-    batches: _Count
-    samples: _Count
-    size_bytes: _Count
-    elapsed_s: _Seconds
-    first_batch_s: _Seconds | None
-    network: SavedNetwork
-    worker_restarts: _Count
-    skipped: _Count
-    makers: list[SavedMaker]
 
 
 class SavedReport(msgspec.Struct):
@@ -67,8 +42,8 @@ class SavedSeries(msgspec.Struct):
 
 class SavedLatency(msgspec.Struct):
     bins_per_decade: Literal[20]
-    bins: dict[_Bin, _Count]
-    count: _Count
+    bins: dict[_Bin, Count]
+    count: Count
     p50_s: Annotated[float, Meta(gt=1e-7, le=1e10)] | None
     p95_s: Annotated[float, Meta(gt=1e-7, le=1e10)] | None
     p99_s: Annotated[float, Meta(gt=1e-7, le=1e10)] | None
@@ -80,10 +55,10 @@ class SavedLatency(msgspec.Struct):
 
 
 class SavedDropped(msgspec.Struct):
-    slices: _Count
-    seconds: _Seconds
-    flights: _Count
-    marks: _Count
+    slices: Count
+    seconds: Seconds
+    flights: Count
+    marks: Count
 
 
 class SavedRun(msgspec.Struct):
@@ -91,20 +66,20 @@ class SavedRun(msgspec.Struct):
 
     version: Literal[1]
     loader: str
-    rank: _Count
-    world_size: _Count
-    num_workers: _Count
-    epoch: _Count | None
-    passes: _Count
-    began_unix_s: _Seconds
-    statistics: SavedStatistics
+    rank: Count
+    world_size: Count
+    num_workers: Count
+    epoch: Count | None
+    passes: Count
+    began_unix_s: Seconds
+    statistics: Statistics
     report: SavedReport
     series: SavedSeries
     latency: SavedLatency
     dropped: SavedDropped
     # Missing in files of earlier versions.
-    replica: _Count = 0
-    replicas: _Count = 1
+    replica: Count = 0
+    replicas: Count = 1
 
 
 # The events of a pass, in the Trace Event Format that Perfetto and chrome://tracing open. Pure.
@@ -327,7 +302,8 @@ def read_run(path: str) -> dict[str, Any]:
         # The events, which are nearly all of it, are skipped.
         run = msgspec.json.decode(content, type=_File).asyncloader
         if run.get("version") == VERSION:
-            msgspec.convert(run, SavedRun, str_keys=True)
+            saved = msgspec.convert(run, SavedRun, str_keys=True)
+            run["statistics"] = saved.statistics.as_dict()  # with those that the file lacks
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: expected a file that DataLoader(trace=...) has written: {error}") from None
     if run.get("version") != VERSION:

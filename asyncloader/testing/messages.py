@@ -49,7 +49,6 @@ class Object:
     content: memoryview
     etag: str
     modified_s: float
-    content_type: str = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,7 @@ def _reason(status: int) -> str:
 
 def _headers(obj: Object, length: int) -> dict[str, str]:
     return {
-        "Content-Type": obj.content_type,
+        "Content-Type": "application/octet-stream",
         "Content-Length": str(length),
         "Accept-Ranges": "bytes",
         "ETag": obj.etag,

@@ -7,12 +7,10 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from html import escape
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import quote
 
 from .messages import Object, Request
 
@@ -41,7 +39,7 @@ class ServedObjects:
                     self._etag(key, content)
 
     def find(self, key: str) -> Object | None:
-        """The current object of ``key``; a key that ends in ``/`` (or is empty) lists what is below."""
+        """The current object of ``key``."""
         if key in self._changed:
             return self._changed[key]
         if isinstance(self._source, Path):
@@ -50,10 +48,6 @@ class ServedObjects:
             content = self._source[key]
             value = content() if callable(content) else content
             return Object(_bytes_view(value), self._etag(key, value), self._opened_s)
-        if key == "" or key.endswith("/"):
-            below = {name.removeprefix(key) for name in self._source if name.startswith(key)}
-            entries = {name[: name.find("/") + 1] or name for name in below}
-            return _listing(key, entries) if entries else None
         return None
 
     def change(self, key: str, content: bytes) -> None:
@@ -84,11 +78,8 @@ def _file(root: Path, key: str) -> Object | None:
     parts = key.split("/")
     if ".." in parts or "\0" in key:
         return None
-    path = root.joinpath(*parts)
     try:
-        if key == "" or key.endswith("/"):
-            return _listing(key, [entry.name + "/" * entry.is_dir() for entry in path.iterdir()])
-        with open(path, "rb") as file:
+        with open(root.joinpath(*parts), "rb") as file:
             stat = os.fstat(file.fileno())
             # Mapped, not read or sent by sendfile: a plan can slice, flip and cut a file of any size like
             # bytes in memory.
@@ -98,14 +89,6 @@ def _file(root: Path, key: str) -> Object | None:
         return None
     # Not of the content: hashing a large shard would delay all other requests.
     return Object(memoryview(content), f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"', stat.st_mtime)
-
-
-def _listing(key: str, entries: Iterable[str]) -> Object:
-    links = "".join(f'<a href="{quote(name)}">{escape(name)}</a>\n' for name in sorted(entries))
-    title = escape(f"Index of /{key}")
-    head = f"<html><head><title>{title}</title></head>\n"
-    content = f"{head}<body><h1>{title}</h1><pre>\n{links}</pre></body></html>\n".encode()
-    return Object(memoryview(content), _content_etag(content), 0.0, "text/html; charset=utf-8")
 
 
 @dataclass(slots=True)
@@ -169,25 +152,22 @@ class Log:
     event loop never waits for the server.
 
     Attributes:
-        concurrent: Requests being answered now.
+        entries: In order of arrival.
+        idle: Notified when a request was answered.
+        concurrent: See ``Counters``, as for the others.
     """
 
     def __init__(self) -> None:
-        self._entries: list[LoggedRequest] = []
-        self._idle = threading.Condition()
-        self.concurrent = 0
-        self._max_concurrent = 0
-        self._connections = 0
-        self._open_connections = 0
+        self.entries: list[LoggedRequest] = []
+        self.idle = threading.Condition()
+        self.concurrent = self.max_concurrent = 0
+        self.connections = self.open_connections = 0
 
     def open_connection(self) -> int:
         """Count a connection; its number."""
-        self._connections += 1
-        self._open_connections += 1
-        return self._connections - 1
-
-    def close_connection(self) -> None:
-        self._open_connections -= 1
+        self.connections += 1
+        self.open_connections += 1
+        return self.connections - 1
 
     def begin(self, request: Request, connection: int, time_s: float) -> LoggedRequest:
         """A request arrived."""
@@ -200,33 +180,13 @@ class Log:
             query=request.query,
             headers=request.headers,
         )
-        self._entries.append(entry)
+        self.entries.append(entry)
         self.concurrent += 1
-        self._max_concurrent = max(self._max_concurrent, self.concurrent)
+        self.max_concurrent = max(self.max_concurrent, self.concurrent)
         return entry
 
     def end(self) -> None:
         """A request was answered, or its client left."""
-        with self._idle:
+        with self.idle:
             self.concurrent -= 1
-            self._idle.notify_all()
-
-    def requests(self) -> list[LoggedRequest]:
-        """Copies of the entries so far, in order of arrival."""
-        return [replace(entry) for entry in list(self._entries)]
-
-    def counters(self) -> Counters:
-        entries = list(self._entries)
-        return Counters(
-            requests=len(entries),
-            bytes_sent=sum(entry.bytes_sent for entry in entries),
-            connections=self._connections,
-            max_concurrent=self._max_concurrent,
-            concurrent=self.concurrent,
-            open_connections=self._open_connections,
-        )
-
-    def wait_idle(self, within_s: float) -> bool:
-        """Wait until no request is being answered; False if one still is after ``within_s``."""
-        with self._idle:
-            return self._idle.wait_for(lambda: self.concurrent == 0, within_s)
+            self.idle.notify_all()

@@ -145,7 +145,7 @@ class Connection:
             pass
         finally:
             self.sock.close()
-            self.log.close_connection()
+            self.log.open_connections -= 1
 
     async def _read_head(self) -> bytes | None:
         """The next request head; None if the client has left."""
@@ -300,6 +300,10 @@ def _wake(ready: asyncio.Future[None]) -> None:
 _BACKLOG = 1024
 
 
+class _Stopped(Exception):
+    """The block of ``serve`` has ended; raised to end the task group."""
+
+
 class Server:
     """A running server, made by ``serve``. It may be used from any thread.
 
@@ -307,9 +311,23 @@ class Server:
         url: ``http://127.0.0.1:PORT``, without a slash at the end.
     """
 
-    def __init__(self, url: str, log: Log) -> None:
-        self.url = url
-        self._log = log
+    def __init__(self, scenario: Scenario, rate_bytes_s: float | None, opens_after_s: float) -> None:
+        self._scenario, self._rate_bytes_s, self._opens_after_s = scenario, rate_bytes_s, opens_after_s
+        self._log = Log()
+        self._failure: BaseException | None = None
+        self._ended = asyncio.Event()
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        if not opens_after_s:
+            # Before the thread runs: clients queue in the kernel, so the caller does not have to wait.
+            self._listener.listen(_BACKLOG)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._opened_s = time.monotonic()
+        self._loop = asyncio.SelectorEventLoop()
+        # A daemon, so that a block that is never left does not prevent the interpreter from ending.
+        self._thread = threading.Thread(target=self._run, name="asyncloader-test-server", daemon=True)
+        self._thread.start()
 
     def url_of(self, key: str) -> str:
         """Return the URL of an object, percent-encoded.
@@ -322,12 +340,20 @@ class Server:
     @property
     def requests(self) -> list[LoggedRequest]:
         """A copy of the log so far, in order of arrival; available after the server has closed, too."""
-        return self._log.requests()
+        return [replace(entry) for entry in list(self._log.entries)]
 
     @property
     def counters(self) -> Counters:
         """The counts so far."""
-        return self._log.counters()
+        log, entries = self._log, list(self._log.entries)
+        return Counters(
+            requests=len(entries),
+            bytes_sent=sum(entry.bytes_sent for entry in entries),
+            connections=log.connections,
+            max_concurrent=log.max_concurrent,
+            concurrent=log.concurrent,
+            open_connections=log.open_connections,
+        )
 
     def wait_idle(self, within_s: float = 1.0) -> bool:
         """Block until no request is being answered, for example after clients have cancelled theirs.
@@ -338,7 +364,58 @@ class Server:
         Returns:
             True once the server is idle; False if a request was still being answered after ``within_s``.
         """
-        return self._log.wait_idle(within_s)
+        with self._log.idle:
+            return self._log.idle.wait_for(lambda: self._log.concurrent == 0, within_s)
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+        self._loop.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._accept_all())
+        except BaseException as error:  # raised in _stop(), to the owner of the block
+            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+                error = error.exceptions[0]
+            self._failure = error
+        finally:
+            self._listener.close()
+
+    async def _accept_all(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._loop.call_later(self._opens_after_s, self._open, group)
+                try:
+                    await self._ended.wait()
+                finally:
+                    # Before the group is left, which would refuse the task of a late connection.
+                    self._loop.remove_reader(self._listener)
+                raise _Stopped
+        except* _Stopped:
+            pass
+
+    def _open(self, group: asyncio.TaskGroup) -> None:
+        if self._opens_after_s:
+            self._listener.listen(_BACKLOG)
+        self._loop.add_reader(self._listener, self._accept, group)
+
+    def _accept(self, group: asyncio.TaskGroup) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            # The client left while it was queued.
+            return
+        sock.setblocking(False)
+        connection = Connection(sock, self._scenario, self._log, self._rate_bytes_s, self._now_s)
+        task = group.create_task(connection.run())
+        # A task that is cancelled before its first step does not reach its own clean-up.
+        task.add_done_callback(lambda _: sock.close())
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._opened_s
 
 
 @contextmanager
@@ -388,93 +465,8 @@ def serve(
             raise ValueError(f"objects must be a mapping or a directory, not the path {objects}")
     shelf = ServedObjects(objects)
     shelf.warm()
-    log = Log()
-    life = _Life(Scenario(shelf, tuple(faults), latency_s, seed), log, rate_bytes_s, opens_after_s)
-    life.start()
+    server = Server(Scenario(shelf, tuple(faults), latency_s, seed), rate_bytes_s, opens_after_s)
     try:
-        yield Server(life.url, log)
+        yield server
     finally:
-        life.stop()
-
-
-class _Stopped(Exception):
-    """The block of ``serve`` has ended; raised to end the task group."""
-
-
-@dataclass(eq=False, repr=False)
-class _Life:
-    """The listening socket, the thread and its loop: open after ``start``, closed after ``stop``."""
-
-    scenario: Scenario
-    log: Log
-    rate_bytes_s: float | None
-    opens_after_s: float
-
-    def __post_init__(self) -> None:
-        self._failure: BaseException | None = None
-        self._stop = asyncio.Event()
-        self.url = ""
-
-    def start(self) -> None:
-        self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.setblocking(False)
-        if not self.opens_after_s:
-            # Before the thread runs: clients queue in the kernel, so the caller does not have to wait.
-            self._listener.listen(_BACKLOG)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._opened_s = time.monotonic()
-        self._loop = asyncio.SelectorEventLoop()
-        # A daemon, so that a block that is never left does not prevent the interpreter from ending.
-        self._thread = threading.Thread(target=self._run, name="asyncloader-test-server", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        self._loop.close()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        except BaseException as error:  # raised in stop(), to the owner of the block
-            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-                error = error.exceptions[0]
-            self._failure = error
-        finally:
-            self._listener.close()
-
-    async def _serve(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._loop.call_later(self.opens_after_s, self._open, group)
-                try:
-                    await self._stop.wait()
-                finally:
-                    # Before the group is left, which would refuse the task of a late connection.
-                    self._loop.remove_reader(self._listener)
-                raise _Stopped
-        except* _Stopped:
-            pass
-
-    def _open(self, group: asyncio.TaskGroup) -> None:
-        if self.opens_after_s:
-            self._listener.listen(_BACKLOG)
-        self._loop.add_reader(self._listener, self._accept, group)
-
-    def _accept(self, group: asyncio.TaskGroup) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            # The client left while it was queued.
-            return
-        sock.setblocking(False)
-        connection = Connection(sock, self.scenario, self.log, self.rate_bytes_s, self._now_s)
-        task = group.create_task(connection.run())
-        # A task that is cancelled before its first step does not reach its own clean-up.
-        task.add_done_callback(lambda _: sock.close())
-
-    def _now_s(self) -> float:
-        return time.monotonic() - self._opened_s
+        server._stop()

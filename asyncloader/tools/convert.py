@@ -26,7 +26,7 @@ from ..stores.urls import INDEX_NAME, local_path, scheme_of
 from ..workers.pool import WorkerPool, wait_any
 from ..workers.worker import Worker
 from . import convert_job, convert_sources
-from .convert_target import Keep, ShardTarget
+from .convert_target import ShardTarget
 
 # More processes would wait for the disk or the network.
 _MOST_WORKERS = 8
@@ -272,7 +272,6 @@ def _look(target: ShardTarget, source: convert_sources.Source) -> tuple[float, A
     Raises:
         ValueError: A value that the target cannot keep; with a note of its sample.
     """
-    keep = target.keep()
     rows: list[Mapping[str, Any]] = []
     total_bytes = count = 0
     for part in source.looked_at():
@@ -282,7 +281,7 @@ def _look(target: ShardTarget, source: convert_sources.Source) -> tuple[float, A
                 if number == _MOST_SEEN or part_bytes > _MOST_SEEN_BYTES:
                     break
                 try:
-                    kept, encoded = keep(sample, number)
+                    kept, encoded = target.keep(sample, number)
                 except (ValueError, TypeError) as error:
                     error.add_note(f"in {place()}")
                     raise
@@ -375,13 +374,13 @@ def _make_shards(
         ValueError: A value that the target cannot keep; with a note of its sample.
         StoreError, OSError: The sources cannot be read, or the shards cannot be written.
     """
-    keep, schema = target.keep(), None if message is None else schema_from(message)
+    schema = None if message is None else schema_from(message)
     for part, run in runs:
         with closing(part.samples()) as samples:
             for new in run:
                 shard = open_shard(destination.draft(new.name), target.format, target.compression, schema)
                 try:
-                    made = _fill(shard, new, samples, keep, is_last=new is run[-1])
+                    made = _fill(shard, new, samples, target, is_last=new is run[-1])
                 except BaseException:
                     shard.discard()
                     raise
@@ -390,7 +389,11 @@ def _make_shards(
 
 
 def _fill(
-    shard: OpenShard, new: convert_job.NewShard, samples: convert_sources.Samples, keep: Keep, is_last: bool
+    shard: OpenShard,
+    new: convert_job.NewShard,
+    samples: convert_sources.Samples,
+    target: ShardTarget,
+    is_last: bool,
 ) -> Expected:
     for number in range(new.first, new.stop):
         sample, place = next(samples, (None, None))
@@ -400,7 +403,7 @@ def _fill(
                 "ended: have they changed? If so, call convert with overwrite"
             )
         try:
-            kept, encoded = keep(sample, number)
+            kept, encoded = target.keep(sample, number)
             shard.check(kept)
             shard.write(encoded)
         except (ValueError, TypeError) as error:

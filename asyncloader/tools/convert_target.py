@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -24,11 +23,6 @@ from ..shards.open_shard import check_written
 _TEXTUAL = {name: default_handlers[name] for name in ("json", "txt", "text", "cls", "index", "count", "npy")}
 # Of the pipeline's own fields only the key is kept: the URL of the source is not part of the sample.
 _KEY, _URL = "__key__", "__url__"
-
-Keep = Callable[[Any, int], tuple[Mapping[str, Any], Any]]
-"""Takes a sample and its number among all; returns the sample to keep, and its encoding."""
-
-_Step = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _as_bool(text: str) -> bool:
@@ -101,29 +95,22 @@ class ShardTarget:
         """What must be equal in two runs of a job, as JSON values."""
         return asdict(self)
 
-    def keep(self) -> Keep:
-        """The conversion of samples.
+    def keep(self, sample: Any, number: int) -> tuple[Mapping[str, Any], Any]:
+        """Convert a sample, which has this number among all.
 
         Returns:
-            A function that raises ValueError or TypeError for a value that the format cannot keep.
+            The sample to keep, and its encoding.
+
+        Raises:
+            TypeError, ValueError: It has a value that the format cannot keep.
         """
-        steps: list[_Step] = []
+        if not isinstance(sample, dict):
+            raise TypeError(f"expected a sample of named fields, found {type(sample).__name__}")
         if self.decode:
-            steps.append(partial(decode_sample, handlers=_TEXTUAL))
+            sample = decode_sample(sample, handlers=_TEXTUAL)
         if self.columns is not None:
-            steps.append(partial(_chosen, self.columns))
-        if self.types:
-            steps.append(partial(_typed, self.types))
-        encode = _KEEPS[self.format]
-
-        def keep(sample: Any, number: int) -> tuple[Mapping[str, Any], Any]:
-            if not isinstance(sample, dict):
-                raise TypeError(f"expected a sample of named fields, found {type(sample).__name__}")
-            for step in steps:
-                sample = step(sample)
-            return encode(sample, number)
-
-        return keep
+            sample = _chosen(self.columns, sample)
+        return _KEEPS[self.format](_typed(self.types, sample), number)
 
 
 def _chosen(columns: list[str], sample: dict[str, Any]) -> dict[str, Any]:
@@ -229,7 +216,7 @@ def _keep_in_table(sample: Mapping[str, Any], number: int) -> tuple[Mapping[str,
     return sample, sample
 
 
-_KEEPS: Mapping[str, Keep] = {"tar": _keep_in_tar, "jsonl": _keep_in_json, "parquet": _keep_in_table}
+_KEEPS = {"tar": _keep_in_tar, "jsonl": _keep_in_json, "parquet": _keep_in_table}
 
 
 def _fits(extension: str, value: Any) -> bool:

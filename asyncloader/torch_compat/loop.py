@@ -23,7 +23,7 @@ from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
 from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop, is_iterable
 from .passes import TorchPass
-from .reading import DatasetReader, TagPosition, Whereabouts, enter_map_style
+from .reading import DatasetReader, Whereabouts, enter_map_style
 from .saved import SavedPart
 from .stateful import is_stateful, tell_part
 from .timing import Collating
@@ -53,7 +53,7 @@ def open_torch_iterator(
     workers, tally = loader.num_workers, told.tally
     seen = for_loop(dataset, workers)
     # What torch is shown in the place of the loader's attributes.
-    shown: dict[str, Any] = {"dataset": seen, "collate_fn": loader.collate_fn}
+    shown: dict[str, Any] = {"dataset": seen}
     shown["sampler" if loader.batch_sampler is None else "batch_sampler"] = told.indices
     is_pipe = isinstance(seen, IterDataPipe)  # torch must see what it is
     is_read = is_iterable(loader.dataset) and not is_pipe
@@ -64,14 +64,12 @@ def open_torch_iterator(
         opening = _nothing if workers else told.indices.begin
         keeps_default = keeps_default and not workers
         shown["dataset"] = DatasetReader(
-            seen, loader.batch_size, every, parts, opening, bool(workers), keeps_default
+            seen, loader.batch_size, every, parts, opening, workers, keeps_default
         )
         here = None if workers else shown["dataset"].whereabouts
     elif says_where and not workers:
         here = Whereabouts(None, 1, in_worker=False)
-    if is_read or says_where:
-        shown["collate_fn"] = TagPosition(loader.collate_fn, here, is_read and workers > 1)
-    shown["collate_fn"] = Collating(shown["collate_fn"], tally.laps, loader.batch_sampler is not None)
+    shown["collate_fn"] = Collating(loader.collate_fn, tally.laps, loader.batch_sampler is not None, here)
     if workers == 0:
         asynchronous = isinstance(seen, AsyncFetched | AsyncIterated)
         interrupt = seen.engine.stop if asynchronous else _nothing

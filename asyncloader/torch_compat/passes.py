@@ -14,6 +14,7 @@ from .adapt import is_iterable
 from .indices import Indices
 from .reading import TaggedBatch, Whereabouts
 from .saved import Saved, SavedPart
+from .split import warn_of_unsplit
 from .stateful import DEFAULT, Said, States, read_states, where
 from .timing import LoopStats
 
@@ -27,7 +28,7 @@ class TorchPass:
         resumed: Whether it begins there, rather than at an epoch's beginning.
         loader: Says how many workers there are, and whether they stay for the next pass.
         tally: Counts it.
-        tell_unsplit: Called with a user's line if a dataset is not split.
+        warned: Filled once the user was warned that several workers read all of the dataset.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class TorchPass:
         resumed: bool,
         loader: Any,
         tally: LoopStats,
-        tell_unsplit: Callable[[Line], None],
+        warned: list[Line],
     ) -> None:
         self.indices = indices
         #: Where the pass continued, if it was resumed.
@@ -53,7 +54,7 @@ class TorchPass:
         self._here: Whereabouts | None = None
         self._workers, self._persistent = loader.num_workers, loader.persistent_workers
         self.tally = tally
-        self._tell_unsplit = tell_unsplit
+        self._warned = warned
         self._turn = before.turn if resumed and before.in_the_middle else 0
         self._start(before, before if resumed else Saved())
 
@@ -140,7 +141,7 @@ class TorchPass:
         if not self._by_hand:
             self.tally.deliver(task)
         if carried is not None and carried.unsplit:
-            self._tell_unsplit(self._line)
+            warn_of_unsplit(self._dataset, self._warned, self._line)
         self._held = count
         return batch if carried is None else carried.batch
 

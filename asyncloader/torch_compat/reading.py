@@ -34,12 +34,14 @@ class Whereabouts:
             without batches.
         every: After how many batches the state is taken again.
         in_worker: Whether it is in a worker, where the state is taken as soon as a batch is made.
+        several: Whether there are several workers, so that the dataset should ask for its part.
     """
 
-    def __init__(self, batch_size: int | None, every: int, in_worker: bool) -> None:
+    def __init__(self, batch_size: int | None, every: int, in_worker: bool, several: bool = False) -> None:
         self._batch_size = batch_size
         self.every = every
         self._asks = in_worker
+        self._looks = several
         self.since = 0
         self._ended = False
         #: Whether the next batch is the first: a state after that replaces the one of the previous pass.
@@ -72,8 +74,8 @@ class Whereabouts:
         self.since += 1
         self._ended = self._batch_size is not None and len(samples) < self._batch_size
 
-    def end_batch(self) -> tuple[Said | None, int, bool]:
-        """The dataset's state, if it was taken, the batches since the last one, and whether it has ended."""
+    def tag(self, batch: Any) -> TaggedBatch:
+        """The batch with the dataset's state, if that was taken."""
         said: Said | None = None
         if isinstance(self._iterator, _Unnoted):
             said = self._iterator.latest
@@ -82,7 +84,9 @@ class Whereabouts:
         elif self._asks and (self.since >= self.every or self._is_first):
             said = self.ask()
         self._is_first = False
-        return said, self.since, self._ended
+        unsplit, self._looks = self._looks and worker_number() == 0 and not was_asked(), False
+        worker = worker_number() if self._asks else 0
+        return TaggedBatch(batch, worker, said, self.since, self._ended, unsplit)
 
     def ask(self) -> Said | None:
         """The dataset's present state; None if it has none."""
@@ -90,6 +94,11 @@ class Whereabouts:
         if said is not None:
             self.since = 0
         return said
+
+
+def whereabouts_in_worker() -> Whereabouts | None:
+    """Those of the dataset in this process, a worker, if its state is sent with its batches."""
+    return _of_worker
 
 
 def enter_map_style(dataset: Any, part: SavedPart) -> None:
@@ -110,7 +119,7 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         every: After how many batches the dataset is asked for its state again.
         parts: Where the next iteration continues, in each worker.
         opening: Called before the dataset is iterated.
-        in_worker: Whether it is iterated in a worker.
+        num_workers: How many workers the loader has; without any it is iterated here.
         keeps_default: Whether the dataset's ``load_state_dict`` must not change torch's default generator.
     """
 
@@ -121,14 +130,14 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         every: int,
         parts: Sequence[SavedPart],
         opening: Callable[[], None],
-        in_worker: bool,
+        num_workers: int,
         keeps_default: bool,
     ) -> None:
         super().__init__(dataset)
-        self._in_worker = in_worker
+        self._in_worker = num_workers > 0
         self._parts = parts
         self._items_each = batch_size or 1
-        self.whereabouts = Whereabouts(batch_size, every, in_worker)
+        self.whereabouts = Whereabouts(batch_size, every, self._in_worker, num_workers > 1)
         self._opening = opening
         self._keeps_default = keeps_default
 
@@ -259,32 +268,3 @@ class TaggedBatch:
     def pin_memory(self) -> TaggedBatch:
         """torch's hook for types that it does not know."""
         return replace(self, batch=pin_memory(self.batch))
-
-
-class TagPosition:
-    """The ``collate_fn`` of a dataset whose state is sent with its batches.
-
-    Args:
-        collate_fn: The user's.
-        whereabouts: Of the dataset; None for that of the worker that this is called in.
-        several: Whether there are several workers, so that the dataset should ask for its part.
-    """
-
-    def __init__(
-        self, collate_fn: Callable[[Any], Any], whereabouts: Whereabouts | None, several: bool
-    ) -> None:
-        self._collate_fn = collate_fn
-        self._whereabouts = whereabouts
-        self._looks = several
-
-    def __call__(self, samples: Any) -> TaggedBatch:
-        whereabouts = self._whereabouts or _of_worker
-        assert whereabouts is not None, "a batch comes from a dataset that was opened"
-        whereabouts.begin_batch(samples)
-        batch = self._collate_fn(samples)
-        unsplit = False
-        if self._looks:
-            self._looks = False
-            unsplit = worker_number() == 0 and not was_asked()
-        worker = worker_number() if self._whereabouts is None else 0
-        return TaggedBatch(batch, worker, *whereabouts.end_batch(), unsplit)

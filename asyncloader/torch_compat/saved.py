@@ -14,6 +14,7 @@ from typing import Any
 from ..plan.states import refuse_torchdatas
 from ..plan.topology import World
 from ..quantity import as_whole
+from ..workers.raised import load_error
 from . import stateful
 from .adapt import is_iterable
 
@@ -227,8 +228,8 @@ def _describe(loader: Any) -> dict[str, Any]:
 
 
 def _plain(said: stateful.Said | None) -> Any:
-    if isinstance(said, stateful.Unsaid):
-        raise said.told()
+    if isinstance(said, tuple):
+        raise load_error(said)
     return None if said is None else pickle.loads(said)
 
 

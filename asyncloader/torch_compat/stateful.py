@@ -13,7 +13,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, TypeAlias
 
@@ -22,7 +21,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 from torch.utils.data import get_worker_info as torch_worker_info
 
 from ..errors import add_note
-from ..workers.raised import Dumped, dump_error, load_error
+from ..workers.raised import Dumped, dump_error
 from .adapt import is_iterable
 
 
@@ -31,24 +30,9 @@ def is_stateful(part: Any) -> bool:
     return callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None))
 
 
-@dataclass(frozen=True)
-class Unsaid:
-    """What a part's ``state_dict`` raised. It is raised again if the loader's state is requested.
-
-    Attributes:
-        error: As it is sent from a worker, also within a process: the frames of an error would keep an
-            iterator.
-    """
-
-    error: Dumped
-
-    def told(self) -> Exception:
-        """The error, a new one each time."""
-        return load_error(self.error)
-
-
-#: What a part returned, pickled, or what it raised.
-Said: TypeAlias = bytes | Unsaid
+#: What a part returned, pickled; or what it raised, for when the loader's state is requested. That is in the
+#: form that workers send, also within a process: the frames of an error would keep an iterator.
+Said: TypeAlias = bytes | Dumped
 
 
 def where(owner: Any, iterator: Any) -> Said | None:
@@ -71,7 +55,7 @@ def where(owner: Any, iterator: Any) -> Said | None:
         return pickle.dumps(told, 5) if told else None
     except Exception as error:
         add_note(error, note)
-        return Unsaid(dump_error(error, _place()))
+        return dump_error(error, _place())
 
 
 def _place() -> str:
