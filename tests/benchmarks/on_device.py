@@ -35,8 +35,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import asyncloader as al
-from asyncloader.device.carriers import Pinner, Uploader
-from asyncloader.device.slabs import Accelerator
+from asyncloader.device.carriers import Accelerator, Pinner, Uploader
 
 Batch = list[torch.Tensor]
 

@@ -39,12 +39,6 @@ def drained(stage: DeviceStage) -> list[Any]:
         return received
 
 
-def settle(stage: DeviceStage) -> None:
-    """Close as an owner does that is no consumer any more: then waiting for the device is allowed."""
-    stage._backend.consumer = None
-    stage.close()
-
-
 def backend_has_event(backend: FakeBackend, count: int = 1) -> None:
     wait_until(lambda: len(backend.events) >= count)
 
