@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from time import monotonic
-from typing import Any
+from collections.abc import Callable, Sequence
+from time import monotonic, perf_counter
+from typing import Any, NamedTuple
 
 from ..blocks import Place
 from ..errors import SkipBudgetError, WorkerDiedError, users_level
@@ -20,7 +20,6 @@ from ..pipeline.stream import LanesJob, Note, Turns
 from ..plan.lanes import Cursor, Deal, Rotation
 from ..workers.pool import AnyPool, wait_any, wait_any_async
 from ..workers.worker import AnyWorker
-from ..workers.worker import Job as WorkerJob
 
 # The lanes of each worker, how far they were received, and what happens when the worker dies.
 #
@@ -37,15 +36,27 @@ _MOST_NAMED = 4
 _log = logging.getLogger("asyncloader.workers")
 
 
+class Share(NamedTuple):
+    """What one worker is given of a pass.
+
+    Attributes:
+        turns: Its lanes.
+        began_s: When it began to be started, by ``time.perf_counter()``.
+    """
+
+    turns: Turns
+    began_s: float
+
+
 class WorkerLanes:
     """The lanes of one worker.
 
     Args:
         number: The worker's, in its pool.
         pool: Has started the first one.
-        job: What the first one does.
+        job: Of all lanes of the rank.
+        lanes: The worker's.
         received: How far the batches of all lanes of the rank were received.
-        make_job: Makes the job of a worker that opens lanes at other rows.
         most_restarts: How many workers of the pass may be replaced.
         counters: Count those that were.
     """
@@ -55,17 +66,16 @@ class WorkerLanes:
         number: int,
         pool: AnyPool[Any],
         job: LanesJob,
+        lanes: Sequence[int],
         received: Cursor,
-        make_job: Callable[[Turns], WorkerJob],
         most_restarts: int,
         counters: Meter,
     ) -> None:
         self.number = number
         self._pool = pool
         self._job = job
-        self._make_job = make_job
         self._most_restarts, self._counters = most_restarts, counters
-        self._mine = {lane for lane, _ in job.turns}
+        self._mine = frozenset(lanes)
         self._received = received
         # The first one may die before it has sent anything: it has replaced no other.
         self._has_sent = True
@@ -86,11 +96,8 @@ class WorkerLanes:
         """The same without their rows."""
         return [lane for lane, _ in self.turns]
 
-    def take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
+    def take(self) -> tuple[Any, Note] | None:
         """What the worker has sent, None if nothing has come; a worker that has died is replaced.
-
-        Args:
-            ready: See ``AnyWorker.receive_nowait``.
 
         Raises:
             EndOfChannel: All lanes have ended, and so has the worker's job.
@@ -100,7 +107,7 @@ class WorkerLanes:
         while True:
             worker = self.worker
             try:
-                came = worker.receive_nowait(ready)
+                came = worker.receive_nowait()
             except EndOfChannel:
                 if self.lanes:
                     raise AssertionError(f"worker {self.number} ended before lanes {self.lanes}") from None
@@ -137,7 +144,7 @@ class WorkerLanes:
         self._counters.worker_restarts += 1
         self._has_sent = False
         _log.warning("%s: another worker continues at its place", self._located(death))
-        self._pool.replace(self.number, self._make_job(self.turns))
+        self._pool.replace(self.number, Share(self.turns, perf_counter()))
 
     def _located(self, death: WorkerDiedError, why: str = "") -> WorkerDiedError:
         """The error with the place at which the worker was."""
@@ -345,18 +352,15 @@ class Fleet:
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        ready: Collection[int] = ()
-        while (taken := self._take(ready)) is None:
-            ready = wait_any([post.worker for post in self._awaited], deadline)
-            if not ready:
+        while (taken := self._take()) is None:
+            if not wait_any([post.worker for post in self._awaited], deadline):
                 raise ReceiveTimeout(f"nothing came for {timeout_s} s")
         return taken
 
     async def receive_async(self) -> tuple[Any, Note]:
         """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
-        ready: Collection[int] = ()
-        while (taken := self._take(ready)) is None:
-            ready = await wait_any_async([post.worker for post in self._awaited])
+        while (taken := self._take()) is None:
+            await wait_any_async([post.worker for post in self._awaited])
         return taken
 
     def close(self) -> None:
@@ -371,11 +375,11 @@ class Fleet:
             lines.append(f"and {more} more workers")
         return "\n".join(lines)
 
-    def _take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
+    def _take(self) -> tuple[Any, Note] | None:
         """The next batch that has come, None if those awaited have sent none."""
         while candidates := self._order.candidates():
             for post in candidates:
-                if (came := post.take(ready)) is not None:
+                if (came := post.take()) is not None:
                     break
             else:
                 self._awaited = tuple(candidates)
@@ -386,7 +390,7 @@ class Fleet:
         while self._ending:
             self._awaited = self._ending[:1]
             try:
-                self._ending[0].take(ready)
+                self._ending[0].take()
             except EndOfChannel:
                 self._ending.pop(0)
             else:

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
-from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,10 +29,10 @@ import numpy as np
 from ... import __version__
 from ...errors import drop_frames
 from ...flow.process import has_linux
-from ...observe.stopwatch import IDLE, SENDING, Stopwatch
 from ..packing import Bytes, take_apart
 from ..raised import dump_error
 from ..slots import keep_freed_memory
+from ..worker import Work
 from .options import RayWorkers, import_ray
 
 # What is sent through Ray's object store: a pickle stream, and beside it large memory, which is not copied.
@@ -156,8 +155,6 @@ class LaneWorker:
                 "the same version on all nodes, or name it in RayWorkers(runtime_env=...)"
             )
         self._number = 0
-        self._batches: Any = iter(())
-        self._stopwatch = Stopwatch()
         self._thread = threading.Thread()
         #: Notified of all changes of what follows.
         self._changed = threading.Condition()
@@ -168,14 +165,15 @@ class LaneWorker:
         #: What comes behind all batches, as soon as that is known.
         self._last: Answer | None = None
         self._is_let_go = False
+        self._work: Work | None = None
 
-    def start(self, number: int, pickled_job: bytes, shared: tuple[Any, Sequence[Any]]) -> Answer:
-        """Begin a job with what all jobs of the pass are given.
+    def start(self, number: int, given: Any, job: tuple[Any, Sequence[Any]]) -> Answer:
+        """Begin a job.
 
         Args:
             number: The worker's, within its rank.
-            pickled_job: The job.
-            shared: What it is called with, pickled, and the buffers that are not in the pickle.
+            given: What the job is called with.
+            job: It, pickled, and the buffers that are not in the pickle.
         """
         self._number = number
         # As they were left by the job of another pass.
@@ -183,9 +181,8 @@ class LaneWorker:
         self._made.clear()
         keep_freed_memory()
         try:
-            pickled, buffers = shared
-            self._batches = pickle.loads(pickled_job)(pickle.loads(pickled, buffers=buffers))
-            self._stopwatch = getattr(self._batches, "stopwatch", None) or Stopwatch()
+            pickled, buffers = job
+            self._work = pickle.loads(pickled, buffers=buffers)(number, given)
         except ImportError as error:
             error.add_note(
                 "while loading the job: what a dataset names must be importable on the node, such as by "
@@ -195,7 +192,9 @@ class LaneWorker:
         except BaseException as error:
             self._last = self._failed(error)
         else:
-            self._thread = threading.Thread(target=self._run, name="asyncloader-batches", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._work,), name="asyncloader-batches", daemon=True
+            )
             self._thread.start()
         return self._last or _answer(Is.STARTED, ActorPlace(os.getpid(), _node()))
 
@@ -221,9 +220,8 @@ class LaneWorker:
             self._is_let_go = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            let_go = getattr(self._batches, "let_go", None)
-            if let_go is not None:
-                let_go()
+            if self._work is not None and self._work.let_go is not None:
+                self._work.let_go()
             self._thread.join()
 
     def observe(self) -> str:
@@ -236,13 +234,10 @@ class LaneWorker:
         """Whether the last batch was made."""
         return self._is_let_go or self._last is not None
 
-    def _run(self) -> None:
-        self._stopwatch.move_here()
+    def _run(self, work: Work) -> None:
+        work.stopwatch.move_here()
         try:
-            try:
-                self._make_batches()
-            finally:
-                self._batches.close()
+            work.run(self._take_credit, self._send, lambda: self._is_let_go)
             last = _answer(Is.END)
         except BaseException as error:
             last = self._failed(error)
@@ -250,29 +245,12 @@ class LaneWorker:
             self._last = last
             self._changed.notify_all()
 
-    def _make_batches(self) -> None:
-        while self._take_credit():
-            try:
-                made = list(islice(self._batches, 1))
-            except BaseException:
-                if self._is_let_go:  # which is why it was raised
-                    return
-                raise
-            if not made:
-                return
-            self._stopwatch.enter(SENDING)
-            kind = type(made[0][0])
-            try:
-                parts = split(made.pop())
-            except Exception as error:
-                name = f"{kind.__module__}.{kind.__qualname__}"
-                error.add_note(f"while pickling a batch of type {name} to send it")
-                raise
-            self._stopwatch.enter(IDLE)
-            with self._changed:
-                self._made.append(parts)
-                self._changed.notify_all()
-            del parts  # returned while the next one is made, and then freed
+    def _send(self, batch: tuple[Any, Any]) -> None:
+        """Keep a batch to be returned while the next one is made."""
+        parts = split(batch)
+        with self._changed:
+            self._made.append(parts)
+            self._changed.notify_all()
 
     def _take_credit(self) -> bool:
         """Wait for a credit; False if no batch is needed any more."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -157,7 +157,7 @@ class RayWorker(AnyWorker):
 
     # --- the answers ---
 
-    def _receive(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+    def _receive(self) -> tuple[Any, Any] | None:
         self._bell.silence()
         while self._verdict is None:
             if self._is_over:
@@ -294,11 +294,6 @@ class RayWorker(AnyWorker):
         self._patience.cancel()
         self._patience.join()
 
-    def abandon(self) -> None:
-        """In a forked process: leave the actor to its owner."""
-        self._is_over = True
-        self._bell.close()
-
     def _wake(self) -> None:
         self._bell.ring()
 
@@ -310,3 +305,5 @@ class RayWorker(AnyWorker):
 
     def _close_sources(self) -> None:
         self._bell.close()
+
+    _close_copies = _close_sources
