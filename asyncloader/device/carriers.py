@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, 
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
 
 from ..blocks.memory import align, as_bytes, dense
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 # Takes a batch apart into the leaves that can be pinned, and builds one like it from others.
 #
@@ -208,8 +207,6 @@ def make_parcels(
         The parcels, and the indices of the leaves that are in none: what is no plain dense tensor in
         host memory (other types, sparse, nested, quantized, with a gradient), or is empty.
     """
-    import torch
-
     parcels: list[Parcel] = []
     small: list[_Piece] = []
     others: list[int] = []
@@ -268,8 +265,6 @@ class Accelerator:
 
     def enter_thread(self) -> None:
         """Make the device and its side stream current in this thread, which is the stage's."""
-        import torch
-
         # Both are a thread's own settings, so the consumer's are left alone, and end with the thread.
         getattr(torch, self._device.type).set_device(self._device)
         if self._device.type == "cuda":
@@ -282,8 +277,6 @@ class Accelerator:
 
     def pinned(self, size_bytes: int) -> Tensor:
         """New page-locked host memory, as ``(size_bytes,)`` uint8."""
-        import torch
-
         # From torch's caching host allocator, as Tensor.pin_memory takes it. Locking pages costs
         # milliseconds and stalls the device, so it keeps and recycles them. A pool of our own could not see
         # the copies a user makes of a pinned batch.
@@ -291,8 +284,6 @@ class Accelerator:
 
     def on_device(self, size_bytes: int) -> Tensor:
         """New device memory, as ``(size_bytes,)`` uint8, for use on the side stream."""
-        import torch
-
         return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
 
     def copy(self, target: Tensor, source: Tensor) -> None:
@@ -301,8 +292,6 @@ class Accelerator:
 
     def record(self) -> torch.cuda.Event:
         """An event after everything queued on the side stream so far."""
-        import torch
-
         # A blocking event: a thread that waits for it sleeps. Others spin, on a core that decoding could use.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as torch has it
         event.record(torch.cuda.current_stream(self._device))
@@ -314,8 +303,6 @@ class Accelerator:
         Their memory must not be given out again before that stream's work so far, at the time they are
         dropped, is done.
         """
-        import torch
-
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for buffer in buffers:
@@ -363,11 +350,10 @@ class Uploader:
     Args:
         backend: The device.
         count: The most batches whose copies are pending.
-        budget_bytes: The most bytes of pinned memory that these take; one batch always may. None for no such
-            bound.
+        budget_bytes: The most bytes of pinned memory that these take; one batch always may.
     """
 
-    def __init__(self, backend: Accelerator, *, count: int, budget_bytes: int | None) -> None:
+    def __init__(self, backend: Accelerator, *, count: int, budget_bytes: int) -> None:
         self._backend = backend
         self._count = count
         self._budget_bytes = budget_bytes
@@ -406,8 +392,7 @@ class Uploader:
         """Wait for the oldest copies while there are too many to queue so many bytes more."""
         while self._pending:
             held_bytes = size_bytes + sum(size for _, size, _ in self._pending)
-            is_within = self._budget_bytes is None or held_bytes <= self._budget_bytes
-            if is_within and len(self._pending) < self._count:
+            if len(self._pending) < self._count and held_bytes <= self._budget_bytes:
                 return
             self._pending.popleft()[0].synchronize()
 
@@ -417,8 +402,6 @@ class Uploader:
         They cannot be moved here: device memory belongs to the stream it was allocated on, and the allocator
         can be informed of the consumer's stream only for memory that is known here.
         """
-        import torch
-
         late = []
         for index in others:
             if _is_on_device(leaf := leaves[index]):
@@ -451,6 +434,4 @@ class Uploader:
 
 
 def _is_on_device(leaf: Any) -> bool:
-    import torch
-
     return isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"

@@ -14,14 +14,13 @@ import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from ..errors import add_note, users_level
 from ..flow.channel import EndOfChannel, Producer, Receiver
 from .carriers import Accelerator, Pinner, Prepared, Uploader
-
-if TYPE_CHECKING:
-    import torch
 
 
 class DeviceStage:
@@ -34,7 +33,7 @@ class DeviceStage:
         to_device: Whether batches go to the device, or only into pinned memory.
         depth: The most batches that lie ready at a time.
         budget_bytes: The most bytes that lie ready, and the most that are being copied; one batch always
-            may. None for no bound but ``depth``.
+            may.
     """
 
     def __init__(
@@ -44,17 +43,17 @@ class DeviceStage:
         *,
         to_device: bool,
         depth: int,
-        budget_bytes: int | None,
+        budget_bytes: int,
     ) -> None:
         assert depth > 0, "a stage without room for a batch would never pass one on"
         # A batch costs its bytes, but at least the share that keeps the number of batches to ``depth``.
-        least_cost = 1 if budget_bytes is None else max(budget_bytes // depth, 1)
+        least_cost = max(budget_bytes // depth, 1)
         self._producer = Producer(
             partial(_prepared, source, backend, to_device, depth, budget_bytes),
             least_cost * depth,
             on_close=source.close,
             name="asyncloader-device",
-            cost_of=lambda made: 1 if budget_bytes is None else max(made[0].size_bytes, least_cost),
+            cost_of=lambda made: max(made[0].size_bytes, least_cost),
             makes_before_room=True,
         )
         #: Starts the thread, which begins to read the source.
@@ -90,7 +89,7 @@ def _prepared(
     backend: Accelerator,
     to_device: bool,
     depth: int,
-    budget_bytes: int | None,
+    budget_bytes: int,
 ) -> Generator[tuple[Prepared, Any], None, None]:
     """The batches of the source, each prepared; in the stage's own thread."""
     # One batch is written while the copies of as many as may lie ready are pending.
@@ -146,8 +145,6 @@ def check_device(device: str | torch.device | None) -> torch.device | None:
     """
     if device is None:
         return None
-    import torch
-
     if not isinstance(device, (str, torch.device)):
         raise TypeError(f"device option should be a string or a torch.device, but got device={device!r}")
     try:
@@ -175,9 +172,9 @@ def open_stage(
     source: Receiver[tuple[Any, Any]],
     *,
     pin_memory: bool,
-    device: str | torch.device | None = None,
-    pin_memory_device: str = "",
-    budget_bytes: int | None = None,
+    device: str | torch.device | None,
+    pin_memory_device: str,
+    budget_bytes: int,
 ) -> Receiver[tuple[Any, Any]]:
     """Put the stage that the user asked for behind ``source``, started; or none.
 
@@ -217,8 +214,6 @@ def open_stage(
 
 
 def _accelerator() -> torch.device | None:
-    import torch
-
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
@@ -238,8 +233,6 @@ def _why_not_pinned(accelerator: torch.device | None) -> str | None:
 
 
 def _with_index(device: torch.device) -> torch.device:
-    import torch
-
     if device.index is not None:
         return device
     return torch.device(device.type, getattr(torch, device.type).current_device())

@@ -14,7 +14,7 @@ from examples_drawn import examples
 from fake_backend import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
-from staging import BOTH, backend_has_event, drained, filled, make_stage, wait_until
+from staging import AMPLE, BOTH, backend_has_event, drained, filled, make_stage, wait_until
 
 from asyncloader.device.carriers import LARGE_BYTES, Uploader
 from asyncloader.flow.channel import Channel, EndOfChannel
@@ -217,7 +217,7 @@ def uploads(sizes: list[int], **options: Any) -> list[int]:
 
 
 def test_no_more_than_count_batches_are_being_copied() -> None:
-    assert uploads([10] * 5, count=2, budget_bytes=None) == [1, 2, 2, 2, 2]
+    assert uploads([10] * 5, count=2, budget_bytes=AMPLE) == [1, 2, 2, 2, 2]
 
 
 def test_budget_bounds_what_is_being_copied_in_bytes() -> None:
@@ -229,10 +229,10 @@ def test_budget_bounds_what_is_being_copied_in_bytes() -> None:
 @given(
     st.lists(st.integers(0, 2000), max_size=12),
     st.integers(1, 3),
-    st.one_of(st.none(), st.integers(1, 100_000)),
+    st.one_of(st.just(AMPLE), st.integers(1, 100_000)),
 )
 def test_pinned_memory_is_never_rewritten_under_a_copy(
-    lengths: list[int], depth: int, budget_bytes: int | None
+    lengths: list[int], depth: int, budget_bytes: int
 ) -> None:
     backend = FakeBackend()
     batches = [torch.full((length,), k) for k, length in enumerate(lengths)]

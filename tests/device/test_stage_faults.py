@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fake_backend import FakeBackend
-from staging import BOTH, Scripted, backend_has_event, filled, make_stage, wait_until
+from staging import AMPLE, BOTH, Scripted, backend_has_event, filled, make_stage, wait_until
 from waiting import AT_ONCE_S
 
 from asyncloader.device.stage import DeviceStage
@@ -140,7 +140,7 @@ def test_close_after_any_number_of_batches(received: int) -> None:
 
 def test_close_before_start_closes_the_source() -> None:
     source = Scripted([])
-    DeviceStage(source, FakeBackend(), to_device=True, depth=1, budget_bytes=None).close()
+    DeviceStage(source, FakeBackend(), to_device=True, depth=1, budget_bytes=AMPLE).close()
     assert source.closed == 1
 
 
