@@ -274,77 +274,35 @@ class NoteSink:
 _MOST_OBSERVED = 4
 
 
-class InTurn:
-    """A batch of each lane in turn, also if others are ready before.
-
-    Args:
-        received: How far the batches of each lane of the rank were received; it is moved with each.
-        posts: Those that read the lanes.
-    """
-
-    def __init__(self, received: Cursor, posts: Sequence[WorkerLanes]) -> None:
-        self._rotation = Rotation(received)
-        self._turns = iter(self._rotation)
-        self._posts = {lane: post for post in posts for lane in post.lanes}
-
-    def candidates(self) -> Sequence[WorkerLanes]:
-        """Where a batch may come from next, the first to look at in front; none when all lanes have ended."""
-        lane = next(self._turns, None)
-        return () if lane is None else (self._posts[lane],)
-
-    def passed(self, post: WorkerLanes, note: Note) -> None:
-        """``note`` came from ``post``."""
-        lane = next(self._turns)
-        assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
-        self._rotation.move(note.position)
-
-
-class AsDone:
-    """The batch that is ready first; see ``InTurn``.
-
-    Args:
-        received: See there.
-        posts: Those that may have one.
-    """
-
-    def __init__(self, received: Cursor, posts: Sequence[WorkerLanes]) -> None:
-        self._received = received
-        self._carrying = deque(posts)
-
-    def candidates(self) -> Sequence[WorkerLanes]:
-        return self._carrying
-
-    def passed(self, post: WorkerLanes, note: Note) -> None:
-        self._received.move(note.lane, note.position)
-        # The last one to look at the next time: a quick one must not keep the others' batches waiting.
-        self._carrying.remove(post)
-        if note.position is not None or post.lanes:
-            self._carrying.append(post)
-
-
 class Fleet:
     """A ``Receiver`` of the batches of all workers.
 
     Args:
-        posts: Each with its worker started.
-        order: Which of them is next.
+        posts: Those that read the lanes, each with its worker started.
+        received: How far the batches of each lane of the rank were received; it is moved with each.
         notes: Takes in every note.
         close: Closes the workers.
+        in_order: Whether a batch of each lane comes in turn, also if others are ready before.
         awaits_ends: Whether to wait for the ends of their jobs after the last batch: their clean-up may fail.
     """
 
     def __init__(
         self,
         posts: Sequence[WorkerLanes],
-        order: InTurn | AsDone,
+        received: Cursor,
         notes: NoteSink,
         close: Callable[[], None],
         *,
+        in_order: bool,
         awaits_ends: bool,
     ) -> None:
-        self._order = order
-        self._notes = notes
-        self._close = close
+        self._received, self._notes = received, notes
+        #: See ``Receiver``.
+        self.close = close
+        self._rotation = Rotation(received) if in_order else None
+        self._readers = {lane: post for post in posts for lane in post.lanes}
+        #: Those that may have a batch, in the order in which they are looked at where none has a turn.
+        self._carrying = deque(posts)
         self._ending = list(posts) if awaits_ends else []
         #: Those whose batches the consumer waits for.
         self._awaited: Sequence[WorkerLanes] = ()
@@ -363,10 +321,6 @@ class Fleet:
             await wait_any_async([post.worker for post in self._awaited])
         return taken
 
-    def close(self) -> None:
-        """End the workers."""
-        self._close()
-
     def describe_wait(self) -> str:
         """Which workers have to send the next batch, and what they do; takes seconds at most."""
         awaited = self._awaited[:_MOST_OBSERVED]
@@ -377,14 +331,14 @@ class Fleet:
 
     def _take(self) -> tuple[Any, Note] | None:
         """The next batch that has come, None if those awaited have sent none."""
-        while candidates := self._order.candidates():
+        while candidates := self._candidates():
             for post in candidates:
                 if (came := post.take()) is not None:
                     break
             else:
                 self._awaited = tuple(candidates)
                 return None
-            self._order.passed(post, came[1])
+            self._move(post, came[1])
             if self._notes.add(came[1], post.number):
                 return came
         while self._ending:
@@ -396,3 +350,23 @@ class Fleet:
             else:
                 return None
         raise EndOfChannel
+
+    def _candidates(self) -> Sequence[WorkerLanes]:
+        """Where a batch may come from next, the first to look at in front; none when all lanes have ended."""
+        if self._rotation is None:
+            return self._carrying
+        lane = next(iter(self._rotation), None)
+        return () if lane is None else (self._readers[lane],)
+
+    def _move(self, post: WorkerLanes, note: Note) -> None:
+        """Note what came from a worker."""
+        if self._rotation is not None:
+            lane = next(iter(self._rotation))
+            assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
+            self._rotation.move(note.position)
+            return
+        self._received.move(note.lane, note.position)
+        # The last one to look at the next time: a quick one must not keep the others' batches waiting.
+        self._carrying.remove(post)
+        if note.position is not None or post.lanes:
+            self._carrying.append(post)

@@ -17,7 +17,7 @@ from ..plan.lanes import Cursor, check_epoch
 from ..plan.topology import World
 from ..stores.expanding import expand_home
 from .lengths import EpochLengths
-from .run import Run, closing_after
+from .run import Run
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -190,16 +190,6 @@ class Passes:
 
 
 # The counters of a loader's passes, and the files of traced ones.
-
-
-def close_unbegun(counters: Meter) -> Callable[..., None]:
-    """What closes the counters of a pass that does not begin, on the way out of a context."""
-
-    def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        with closing_after(error):
-            counters.close()
-
-    return leave
 
 
 def meter_maker(

@@ -29,7 +29,7 @@ from ..workers.forkserver import ForkServer
 from ..workers.pool import AnyPool, WorkerPool
 from ..workers.ray.actor import Bench
 from ..workers.worker import Work
-from .fleet import AsDone, Fleet, InTurn, NoteSink, Share, WorkerLanes
+from .fleet import Fleet, NoteSink, Share, WorkerLanes
 
 if TYPE_CHECKING:  # it imports torch, which workers may not need
     from .kind import StreamOptions
@@ -197,8 +197,8 @@ def stream_in_workers(
         WorkerLanes(worker, pool, job, mine, received, options.restarts, counters)
         for worker, mine in enumerate(dealt)
     ]
-    order = (InTurn if options.in_order else AsDone)(received, posts)
-    return Fleet(posts, order, notes, pool.close, awaits_ends=job.stages.has_context)
+    has_context = job.stages.has_context
+    return Fleet(posts, received, notes, pool.close, in_order=options.in_order, awaits_ends=has_context)
 
 
 def _open_pool(
