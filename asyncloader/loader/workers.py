@@ -259,7 +259,7 @@ def _note_unpicklable(job: WorkerJob, error: Exception) -> None:
     parts += [("collate_fn", job.lanes.collate_fn), ("worker_init_fn", job.init_fn)]
     for name, part in parts:
         try:
-            by_value.dumps_outward(part)
+            by_value.dumps_with_modules(part)
         except Exception:
             found = by_value.find_unpicklable(getattr(part, "fn", part)) or by_value.find_unpicklable(part)
             what = found or "something, such as a lock, an open file or a client"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 import time
 from typing import Any
 
 from asyncloader.observe.stopwatch import Stopwatch
-from asyncloader.workers.by_value import dumps_outward, dumps_with_modules
+from asyncloader.workers.by_value import dumps_with_modules
 from asyncloader.workers.pool import WorkerPool, wait_any, wait_any_async
 from asyncloader.workers.worker import AnyWorker, Work
 
@@ -18,22 +17,21 @@ __all__ = ["RECEIVE", "pool_of", "receive", "receive_async"]
 def pool_of(jobs: Any, **options: Any) -> WorkerPool:
     """A pool with a worker for each of these functions, which return iterators of ``(batch, note)``."""
 
-    def run(number: int, pickled: bytes) -> Work:
-        batches: Any = iter(pickle.loads(pickled)())
+    def run(number: int, _: None) -> Work:
+        batches: Any = iter(jobs[number]())
         if not hasattr(batches, "close"):
             batches = (each for each in batches)
         return Work(batches, Stopwatch())
 
     pickled, buffers, _ = dumps_with_modules(run)
-    return WorkerPool((pickled, buffers), [dumps_outward(job) for job in jobs], **options)
+    return WorkerPool((pickled, buffers), [None] * len(jobs), **options)
 
 
 #: ``pool_of`` and ``receive`` for scripts, which find nothing of the tests.
 RECEIVE = f"""
-import pickle
 from typing import Any
 from asyncloader.observe.stopwatch import Stopwatch
-from asyncloader.workers.by_value import dumps_outward, dumps_with_modules
+from asyncloader.workers.by_value import dumps_with_modules
 from asyncloader.workers.pool import WorkerPool, wait_any
 from asyncloader.workers.worker import Work
 

@@ -116,14 +116,13 @@ class Is(IntEnum):
     """What an answer is."""
 
     STARTED = 1  # with a Place
-    BATCH = 2
+    BATCHES = 2
     ERROR = 3  # what the job raised, dumped; there is no batch behind it
     END = 4  # nor behind this
 
 
-Answer: TypeAlias = tuple[int, list[tuple[Parts, int]]]
-"""What it is, and the parts of all that it holds, each with how many bytes those have: several batches, if it
-is that."""
+Answer: TypeAlias = tuple[Is, Any]
+"""What it is, and what it holds: of batches the parts of each, with how many bytes those have."""
 
 
 class ActorPlace(NamedTuple):
@@ -196,7 +195,7 @@ class LaneWorker:
                 target=self._run, args=(self._work,), name="asyncloader-batches", daemon=True
             )
             self._thread.start()
-        return self._last or _answer(Is.STARTED, ActorPlace(os.getpid(), _node()))
+        return self._last or (Is.STARTED, ActorPlace(os.getpid(), _node()))
 
     def next(self, credits: int, most: int) -> Answer:
         """The next batches, as soon as there is one.
@@ -211,7 +210,7 @@ class LaneWorker:
             self._changed.wait_for(lambda: self._made or self._ends)
             self._changed.wait_for(lambda: len(self._made) >= most or self._ends, _LINGER_S)
             made = [self._made.popleft() for _ in range(min(most, len(self._made)))]
-            return (int(Is.BATCH), made) if made else (self._last or _answer(Is.END))
+            return (Is.BATCHES, made) if made else (self._last or (Is.END, None))
 
     def finish(self) -> None:
         """No further batches are needed: end a wait for the next one, and close the job, so that contexts are
@@ -238,7 +237,7 @@ class LaneWorker:
         work.stopwatch.move_here()
         try:
             work.run(self._take_credit, self._send, lambda: self._is_let_go)
-            last = _answer(Is.END)
+            last: Answer = (Is.END, None)
         except BaseException as error:
             last = self._failed(error)
         with self._changed:
@@ -266,13 +265,9 @@ class LaneWorker:
             # are expected then.
             if not is_expected:
                 traceback.print_exception(error)
-            return _answer(Is.END)
+            return Is.END, None
         place = f"in worker {self._number} (pid {os.getpid()} on node {_node()})"
-        return _answer(Is.ERROR, dump_error(error, place))
-
-
-def _answer(kind: Is, about: object = None) -> Answer:
-    return int(kind), [split(about)]
+        return Is.ERROR, dump_error(error, place)
 
 
 def _node() -> str:

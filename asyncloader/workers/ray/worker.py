@@ -177,18 +177,17 @@ class RayWorker(AnyWorker):
         if error is not None:
             self._fail(error)
             return
-        kind, several = call.result()
-        if kind == Is.BATCH:
-            self._in_hand.extend(several)
-            self._granted -= len(several)
-        elif kind == Is.END:
+        kind, held = call.result()
+        if kind is Is.BATCHES:
+            self._in_hand.extend(held)
+            self._granted -= len(held)
+        elif kind is Is.END:
             self._verdict = EndOfChannel
-        elif kind == Is.STARTED:
-            self._place = self._pages.join(several[0][0])
+        elif kind is Is.STARTED:
+            self._place = held
             self._patience.cancel()
         else:
-            dumped = self._pages.join(several[0][0])
-            self._verdict = lambda: load_error(dumped)
+            self._verdict = partial(load_error, held)
 
     def _take(self, parts: Parts, size_bytes: int) -> tuple[Any, Any]:
         # The next batches are assumed to be as large as this one. They are requested first: the actor makes
