@@ -186,7 +186,6 @@ class StreamKind:
                 pin_memory_device=options.pin_memory_device,
                 budget_bytes=share_memory(options.memory_bytes, pins=True).pinned_bytes,
             )
-            stack.callback(source.close)
             undo.pop_all()
             run = Run(
                 source,
