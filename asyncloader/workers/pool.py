@@ -97,6 +97,7 @@ class AnyPool(ABC, Generic[W]):
         self._job: Pickled | None = job
         self._given = given
         self.workers: list[W] = []
+        self._owner = os.getpid()
         self._closed = False
         # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
         self._lock = threading.RLock()
@@ -159,7 +160,7 @@ class AnyPool(ABC, Generic[W]):
         """End these workers; the last ones, if it is for good, with the job. Idempotent."""
         if for_good:
             self._forget_job()
-        if any(worker.is_inherited for worker in workers):
+        if self._owner != os.getpid():
             for worker in workers:
                 worker.abandon()
             return

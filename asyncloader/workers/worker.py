@@ -11,7 +11,6 @@ Laws:
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
@@ -112,7 +111,6 @@ class AnyWorker(ABC):
     def __init__(self, number: int) -> None:
         self.number = number
         self.has_died = False
-        self._owner = os.getpid()
         #: Makes what is raised after the last batch, anew each time; None while batches may come.
         self._verdict: Callable[[], BaseException] | None = None
         #: Whether nothing more is wanted of it.
@@ -174,11 +172,6 @@ class AnyWorker(ABC):
     @abstractmethod
     def observe(self) -> str:
         """What it is doing: half a sentence, and its Python stack if available. Takes seconds at most."""
-
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this is a copy in a process forked from the worker's owner."""
-        return self._owner != os.getpid()
 
     def let_go(self) -> None:
         """Ask the job to end, and wake the receiver. Idempotent."""

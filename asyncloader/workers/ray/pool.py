@@ -47,7 +47,6 @@ class RayPool(AnyPool[RayWorker]):
         #: Ray's reference to the job; without that it would be gone when an actor is replaced.
         self._stored: Any = None
         self._bench, self._grace_s = bench, grace_s
-        self._owner = os.getpid()
 
     def _start(self, job: Pickled, given: Sequence[Any]) -> None:
         """Request the actors, without waiting until they are there.
