@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from time import monotonic
-from typing import Any
+from collections.abc import Callable, Sequence
+from time import monotonic, perf_counter
+from typing import Any, NamedTuple
 
 from ..blocks import Place
 from ..errors import SkipBudgetError, WorkerDiedError, users_level
@@ -20,7 +20,6 @@ from ..pipeline.stream import LanesJob, Note, Turns
 from ..plan.lanes import Cursor, Deal, Rotation
 from ..workers.pool import AnyPool, wait_any, wait_any_async
 from ..workers.worker import AnyWorker
-from ..workers.worker import Job as WorkerJob
 
 # The lanes of each worker, how far they were received, and what happens when the worker dies.
 #
@@ -37,15 +36,27 @@ _MOST_NAMED = 4
 _log = logging.getLogger("asyncloader.workers")
 
 
+class Share(NamedTuple):
+    """What one worker is given of a pass.
+
+    Attributes:
+        turns: Its lanes.
+        began_s: When it began to be started, by ``time.perf_counter()``.
+    """
+
+    turns: Turns
+    began_s: float
+
+
 class WorkerLanes:
     """The lanes of one worker.
 
     Args:
         number: The worker's, in its pool.
         pool: Has started the first one.
-        job: What the first one does.
+        job: Of all lanes of the rank.
+        lanes: The worker's.
         received: How far the batches of all lanes of the rank were received.
-        make_job: Makes the job of a worker that opens lanes at other rows.
         most_restarts: How many workers of the pass may be replaced.
         counters: Count those that were.
     """
@@ -55,17 +66,16 @@ class WorkerLanes:
         number: int,
         pool: AnyPool[Any],
         job: LanesJob,
+        lanes: Sequence[int],
         received: Cursor,
-        make_job: Callable[[Turns], WorkerJob],
         most_restarts: int,
         counters: Meter,
     ) -> None:
         self.number = number
         self._pool = pool
         self._job = job
-        self._make_job = make_job
         self._most_restarts, self._counters = most_restarts, counters
-        self._mine = {lane for lane, _ in job.turns}
+        self._mine = frozenset(lanes)
         self._received = received
         # The first one may die before it has sent anything: it has replaced no other.
         self._has_sent = True
@@ -86,11 +96,8 @@ class WorkerLanes:
         """The same without their rows."""
         return [lane for lane, _ in self.turns]
 
-    def take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
+    def take(self) -> tuple[Any, Note] | None:
         """What the worker has sent, None if nothing has come; a worker that has died is replaced.
-
-        Args:
-            ready: See ``AnyWorker.receive_nowait``.
 
         Raises:
             EndOfChannel: All lanes have ended, and so has the worker's job.
@@ -100,7 +107,7 @@ class WorkerLanes:
         while True:
             worker = self.worker
             try:
-                came = worker.receive_nowait(ready)
+                came = worker.receive_nowait()
             except EndOfChannel:
                 if self.lanes:
                     raise AssertionError(f"worker {self.number} ended before lanes {self.lanes}") from None
@@ -137,7 +144,7 @@ class WorkerLanes:
         self._counters.worker_restarts += 1
         self._has_sent = False
         _log.warning("%s: another worker continues at its place", self._located(death))
-        self._pool.replace(self.number, self._make_job(self.turns))
+        self._pool.replace(self.number, Share(self.turns, perf_counter()))
 
     def _located(self, death: WorkerDiedError, why: str = "") -> WorkerDiedError:
         """The error with the place at which the worker was."""
@@ -267,77 +274,35 @@ class NoteSink:
 _MOST_OBSERVED = 4
 
 
-class InTurn:
-    """A batch of each lane in turn, also if others are ready before.
-
-    Args:
-        received: How far the batches of each lane of the rank were received; it is moved with each.
-        posts: Those that read the lanes.
-    """
-
-    def __init__(self, received: Cursor, posts: Sequence[WorkerLanes]) -> None:
-        self._rotation = Rotation(received)
-        self._turns = iter(self._rotation)
-        self._posts = {lane: post for post in posts for lane in post.lanes}
-
-    def candidates(self) -> Sequence[WorkerLanes]:
-        """Where a batch may come from next, the first to look at in front; none when all lanes have ended."""
-        lane = next(self._turns, None)
-        return () if lane is None else (self._posts[lane],)
-
-    def passed(self, post: WorkerLanes, note: Note) -> None:
-        """``note`` came from ``post``."""
-        lane = next(self._turns)
-        assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
-        self._rotation.move(note.position)
-
-
-class AsDone:
-    """The batch that is ready first; see ``InTurn``.
-
-    Args:
-        received: See there.
-        posts: Those that may have one.
-    """
-
-    def __init__(self, received: Cursor, posts: Sequence[WorkerLanes]) -> None:
-        self._received = received
-        self._carrying = deque(posts)
-
-    def candidates(self) -> Sequence[WorkerLanes]:
-        return self._carrying
-
-    def passed(self, post: WorkerLanes, note: Note) -> None:
-        self._received.move(note.lane, note.position)
-        # The last one to look at the next time: a quick one must not keep the others' batches waiting.
-        self._carrying.remove(post)
-        if note.position is not None or post.lanes:
-            self._carrying.append(post)
-
-
 class Fleet:
     """A ``Receiver`` of the batches of all workers.
 
     Args:
-        posts: Each with its worker started.
-        order: Which of them is next.
+        posts: Those that read the lanes, each with its worker started.
+        received: How far the batches of each lane of the rank were received; it is moved with each.
         notes: Takes in every note.
         close: Closes the workers.
+        in_order: Whether a batch of each lane comes in turn, also if others are ready before.
         awaits_ends: Whether to wait for the ends of their jobs after the last batch: their clean-up may fail.
     """
 
     def __init__(
         self,
         posts: Sequence[WorkerLanes],
-        order: InTurn | AsDone,
+        received: Cursor,
         notes: NoteSink,
         close: Callable[[], None],
         *,
+        in_order: bool,
         awaits_ends: bool,
     ) -> None:
-        self._order = order
-        self._notes = notes
-        self._close = close
+        self._received, self._notes = received, notes
+        #: See ``Receiver``.
+        self.close = close
+        self._rotation = Rotation(received) if in_order else None
+        self._readers = {lane: post for post in posts for lane in post.lanes}
+        #: Those that may have a batch, in the order in which they are looked at where none has a turn.
+        self._carrying = deque(posts)
         self._ending = list(posts) if awaits_ends else []
         #: Those whose batches the consumer waits for.
         self._awaited: Sequence[WorkerLanes] = ()
@@ -345,23 +310,16 @@ class Fleet:
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        ready: Collection[int] = ()
-        while (taken := self._take(ready)) is None:
-            ready = wait_any([post.worker for post in self._awaited], deadline)
-            if not ready:
+        while (taken := self._take()) is None:
+            if not wait_any([post.worker for post in self._awaited], deadline):
                 raise ReceiveTimeout(f"nothing came for {timeout_s} s")
         return taken
 
     async def receive_async(self) -> tuple[Any, Note]:
         """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
-        ready: Collection[int] = ()
-        while (taken := self._take(ready)) is None:
-            ready = await wait_any_async([post.worker for post in self._awaited])
+        while (taken := self._take()) is None:
+            await wait_any_async([post.worker for post in self._awaited])
         return taken
-
-    def close(self) -> None:
-        """End the workers."""
-        self._close()
 
     def describe_wait(self) -> str:
         """Which workers have to send the next batch, and what they do; takes seconds at most."""
@@ -371,24 +329,44 @@ class Fleet:
             lines.append(f"and {more} more workers")
         return "\n".join(lines)
 
-    def _take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
+    def _take(self) -> tuple[Any, Note] | None:
         """The next batch that has come, None if those awaited have sent none."""
-        while candidates := self._order.candidates():
+        while candidates := self._candidates():
             for post in candidates:
-                if (came := post.take(ready)) is not None:
+                if (came := post.take()) is not None:
                     break
             else:
                 self._awaited = tuple(candidates)
                 return None
-            self._order.passed(post, came[1])
+            self._move(post, came[1])
             if self._notes.add(came[1], post.number):
                 return came
         while self._ending:
             self._awaited = self._ending[:1]
             try:
-                self._ending[0].take(ready)
+                self._ending[0].take()
             except EndOfChannel:
                 self._ending.pop(0)
             else:
                 return None
         raise EndOfChannel
+
+    def _candidates(self) -> Sequence[WorkerLanes]:
+        """Where a batch may come from next, the first to look at in front; none when all lanes have ended."""
+        if self._rotation is None:
+            return self._carrying
+        lane = next(iter(self._rotation), None)
+        return () if lane is None else (self._readers[lane],)
+
+    def _move(self, post: WorkerLanes, note: Note) -> None:
+        """Note what came from a worker."""
+        if self._rotation is not None:
+            lane = next(iter(self._rotation))
+            assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
+            self._rotation.move(note.position)
+            return
+        self._received.move(note.lane, note.position)
+        # The last one to look at the next time: a quick one must not keep the others' batches waiting.
+        self._carrying.remove(post)
+        if note.position is not None or post.lanes:
+            self._carrying.append(post)

@@ -30,7 +30,7 @@ from ..plan.lanes import Cursor
 from ..plan.topology import process_group
 from ..torch_private import default_store
 from .kind import StreamOptions
-from .lengths import EpochLengths, Rest
+from .lengths import Rest, count_rest
 
 # What ranks agree on at each step of a pass: whether all of them go on.
 #
@@ -479,7 +479,7 @@ class _Settled:
         counters.cut_short, counters.stopped = True, has_more
         counters.undelivered_batches = len(ready)
         counters.undelivered_samples = sum(note.samples for note in ready)
-        rest = EpochLengths(self._options).rest(self._cursor)
+        rest = count_rest(self._options, self._cursor)
         if not has_more:
             rest = Rest(rest.samples and 0, rest.of, 0)
         counted = self._world.replica == 0  # the others have the same

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from os.path import commonprefix
@@ -38,75 +38,70 @@ class Rest(NamedTuple):
     shards: int | None
 
 
-@dataclass(frozen=True)
-class EpochLengths:
-    """The lengths of a rank's epochs.
+def count_batches(options: StreamOptions, epoch: int) -> int:
+    """The rank's batches of an epoch; raises TypeError with the reason where they are not known."""
+    try:
+        if options.skips is not None:
+            raise UnknownCount("how many samples on_error=SkipErrors(...) skips is not known beforehand")
+        return options.batching.count_batches(partial(_of_lanes, options, epoch))
+    except UnknownCount as why:
+        advice = "Count batches as they come"
+        if options.batching.samples_per_batch is not None:
+            advice += ", or end the dataset with .take(n), the number of samples of an epoch"
+        raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
 
-    Args:
-        options: What is read, and by which rank.
-    """
 
-    options: StreamOptions
+def known_batches(options: StreamOptions, epoch: int) -> int | None:
+    """The rank's batches of an epoch; None where they are not known."""
+    try:
+        return count_batches(options, epoch)
+    except TypeError:
+        return None
 
-    def batches(self, epoch: int) -> int:
-        """The rank's batches; raises TypeError with the reason where they are not known."""
-        try:
-            if self.options.skips is not None:
-                raise UnknownCount("how many samples on_error=SkipErrors(...) skips is not known beforehand")
-            return self.options.batching.count_batches(partial(self._of_lanes, epoch))
-        except UnknownCount as why:
-            advice = "Count batches as they come"
-            if self.options.batching.samples_per_batch is not None:
-                advice += ", or end the dataset with .take(n), the number of samples of an epoch"
-            raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
 
-    def known_batches(self, epoch: int) -> int | None:
-        """The rank's batches; None where they are not known."""
-        try:
-            return self.batches(epoch)
-        except TypeError:
-            return None
+def known_samples(options: StreamOptions, epoch: int) -> int | None:
+    """The rank's samples of an epoch; None where they are not known, or never end."""
+    try:
+        samples = sum(_of_lanes(options, epoch))
+    except UnknownCount:
+        return None
+    return None if math.isinf(samples) else int(samples)
 
-    def known_samples(self, epoch: int) -> int | None:
-        """The rank's samples; None where they are not known, or never end."""
-        try:
-            samples = sum(self._of_lanes(epoch))
-        except UnknownCount:
-            return None
-        return None if math.isinf(samples) else int(samples)
 
-    def rest(self, cursor: Cursor) -> Rest:
-        """What the rank has behind ``cursor``."""
-        size, batching = self.options.batching.samples_per_batch, self.options.batching
-        try:
-            counts = [math.inf] if self.options.skips is not None else self._of_lanes(cursor.epoch)
-        except UnknownCount:
-            counts = [math.inf]
-        if math.inf in counts or size is None:
-            return Rest(None, None, self._unread_shards(cursor))
-        left = 0
-        for lane, count in zip(cursor.lanes, counts, strict=True):
-            row = cursor.rows.get(lane, Row())
-            if not row.done:  # of those samples that are in a batch
-                in_batches = min(int(count), size * batching.count_batches(partial(list, [count])))
-                left += max(0, in_batches - size * row.batches)
-        return Rest(left, int(sum(counts)), None)
+def count_rest(options: StreamOptions, cursor: Cursor) -> Rest:
+    """What the rank has behind ``cursor``."""
+    size, batching = options.batching.samples_per_batch, options.batching
+    try:
+        counts = [math.inf] if options.skips is not None else _of_lanes(options, cursor.epoch)
+    except UnknownCount:
+        counts = [math.inf]
+    if math.inf in counts or size is None:
+        return Rest(None, None, _unread_shards(options, cursor))
+    left = 0
+    for lane, count in zip(cursor.lanes, counts, strict=True):
+        row = cursor.rows.get(lane, Row())
+        if not row.done:  # of those samples that are in a batch
+            in_batches = min(int(count), size * batching.count_batches(partial(list, [count])))
+            left += max(0, in_batches - size * row.batches)
+    return Rest(left, int(sum(counts)), None)
 
-    def _unread_shards(self, cursor: Cursor) -> int | None:
-        """How many shards of the rank are not read to their ends; None where that is not known."""
-        stages, source = self.options.stages, self.options.stages.source
-        if not isinstance(source, Shards) or any(isinstance(op, Repeat) for op in stages.ops):
-            return None
-        rows = ((lane, cursor.rows.get(lane, Row())) for lane in cursor.lanes)
-        return sum(
-            source.count_unread(*source_at(stages, row.position, self.options.deal([lane], cursor.epoch)))
-            for lane, row in rows
-            if not row.done
-        )
 
-    def _of_lanes(self, epoch: int) -> list[float]:
-        lanes = rank_lanes(self.options.lane_count, self.options.world)
-        return self.options.stages.count_samples(self.options.deal(lanes, epoch))
+def _unread_shards(options: StreamOptions, cursor: Cursor) -> int | None:
+    """How many shards of the rank are not read to their ends; None where that is not known."""
+    stages, source = options.stages, options.stages.source
+    if not isinstance(source, Shards) or any(isinstance(op, Repeat) for op in stages.ops):
+        return None
+    rows = ((lane, cursor.rows.get(lane, Row())) for lane in cursor.lanes)
+    return sum(
+        source.count_unread(*source_at(stages, row.position, options.deal([lane], cursor.epoch)))
+        for lane, row in rows
+        if not row.done
+    )
+
+
+def _of_lanes(options: StreamOptions, epoch: int) -> list[float]:
+    lanes = rank_lanes(options.lane_count, options.world)
+    return options.stages.count_samples(options.deal(lanes, epoch))
 
 
 def if_empty_of(stages: Stages) -> str | None:

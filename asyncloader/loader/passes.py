@@ -16,8 +16,9 @@ from ..observe.trace_keeping import Trace
 from ..plan.lanes import Cursor, check_epoch
 from ..plan.topology import World
 from ..stores.expanding import expand_home
-from .lengths import EpochLengths
-from .run import Run, closing_after
+from .kind import StreamOptions
+from .lengths import count_batches, known_batches
+from .run import Run
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -52,11 +53,11 @@ class Passes:
 
     # --- the next pass ---
 
-    def begin(self, lengths: EpochLengths) -> Cursor:
+    def begin(self, options: StreamOptions) -> Cursor:
         """Where the next pass begins, which is being opened; closes or checks the latest one."""
         cursor, unread = self._following(), self._unread()
         if unread is None:
-            self._warn_of_cut_epoch(lengths)
+            self._warn_of_cut_epoch(options)
         else:
             unread.close()  # its iterator then raises, and does not give the same samples again
         cursor.is_stopped = False  # it goes on
@@ -77,7 +78,7 @@ class Passes:
         self._next = cursor
         self._next_counts = self._is_loaded = True
 
-    def go_to_epoch(self, epoch: int, lengths: EpochLengths) -> None:
+    def go_to_epoch(self, epoch: int, options: StreamOptions) -> None:
         """Make the next pass that of ``epoch``: from where it would begin, if that is in this very epoch.
 
         Raises:
@@ -88,7 +89,7 @@ class Passes:
             return
         if following.epoch != epoch:
             if (self._is_loaded or self.is_ready) and following.batches:
-                length = lengths.known_batches(following.epoch)
+                length = known_batches(options, following.epoch)
                 check_epoch(epoch, following.epoch, following.batches, length)
             following, self._is_loaded = Cursor(epoch, following.lanes), False
         self._next, self._next_counts = following, True
@@ -126,12 +127,12 @@ class Passes:
             return stopped
         return self._next if self._is_read_out(run) else run.cursor
 
-    def length(self, lengths: EpochLengths) -> int:
+    def length(self, options: StreamOptions) -> int:
         """The length of the running pass, or of the next one if there is none."""
         run = self.latest
         cursor = self._following() if run is None or run.is_over or self._next_counts else run.cursor
         if cursor.epoch not in self._lengths:
-            self._lengths[cursor.epoch] = lengths.batches(cursor.epoch)
+            self._lengths[cursor.epoch] = count_batches(options, cursor.epoch)
         length = self._lengths[cursor.epoch]
         if run is not None and cursor is run.cursor and not run.counters.batches:
             self._promised = length
@@ -174,13 +175,13 @@ class Passes:
         """Whether a pass is at its end, or at the length that its consumer knows."""
         return run.exhausted or run.cursor.batches == self._promised
 
-    def _warn_of_cut_epoch(self, lengths: EpochLengths) -> None:
+    def _warn_of_cut_epoch(self, options: StreamOptions) -> None:
         """Warn if the latest pass was left where another epoch ends: its consumer takes all to be alike."""
         run = self.latest
         if run is None or run.exhausted or run.cursor.batches not in self._lengths.values():
             return
         epoch, delivered = run.cursor.epoch, run.cursor.batches
-        if delivered < (length := lengths.batches(epoch)):
+        if delivered < (length := count_batches(options, epoch)):
             warnings.warn(
                 f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
                 "ends: the loop uses one len(loader) for all epochs, as Lightning's Trainer does. All epochs "
@@ -190,16 +191,6 @@ class Passes:
 
 
 # The counters of a loader's passes, and the files of traced ones.
-
-
-def close_unbegun(counters: Meter) -> Callable[..., None]:
-    """What closes the counters of a pass that does not begin, on the way out of a context."""
-
-    def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        with closing_after(error):
-            counters.close()
-
-    return leave
 
 
 def meter_maker(

@@ -58,10 +58,10 @@ class Run:
     """A running pass: gives batches, moves the cursor, and cleans up after itself.
 
     Args:
-        source: The rank's batches.
+        source: The rank's batches; closed with the pass.
         cursor: Moved with each delivery.
         counters: Of the pass.
-        stack: Everything to be closed with the pass.
+        stack: Everything else to be closed with the pass, behind the source.
         timeout_s: How long the next batch may take; None for as long as it takes.
         describe_wait: Says what the producers of batches do when it takes longer; takes seconds at most.
         left_at_ends: What operators have left out behind the last batch of each lane that has ended.
@@ -102,7 +102,6 @@ class Run:
         # Held while the cursor moves, which saving a state does too. Re-entrant: a garbage collection
         # meanwhile may run the finalizer that ends this pass.
         self._moving = threading.RLock()
-        self._is_half_freed = False
         self._owner = os.getpid()
         # One batch after the other, though several threads or tasks may iterate: each gets its own batches.
         self._thread_turn = threading.Lock()
@@ -210,14 +209,11 @@ class Run:
         self.is_over = True
         self.counters.end()
         try:
-            if self._is_half_freed:  # the stack has dropped the callback that was interrupted
+            try:
+                # Not by the stack, which drops what is interrupted: each call of this closes it whole.
                 self._source.close()
-            self._is_half_freed = True
-            self._stack.close()
-            self._is_half_freed = False
-        except Exception:
-            self._is_half_freed = False
-            raise
+            finally:
+                self._stack.close()
         finally:
             if self._recording is not None:
                 self.cursor  # noqa: B018  # moves over what was given

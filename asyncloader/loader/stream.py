@@ -32,9 +32,9 @@ from .auditing import open_recording
 from .fleet import Fleet, NoteSink
 from .in_step import keep_in_step, policy_of
 from .kind import StreamOptions, check_replicas, check_world, skips_of, world_of
-from .lengths import EpochLengths, check_shares, dealt_as, if_empty_of
+from .lengths import check_shares, dealt_as, if_empty_of, known_batches, known_samples
 from .options import check_attached, check_streaming
-from .passes import Passes, close_unbegun, meter_maker
+from .passes import Passes, meter_maker
 from .run import BatchIterator, LanesInThread, Run, stream_in_thread
 from .workers import draw_base_seed, expected_modules, stream_in_workers
 
@@ -148,13 +148,12 @@ class StreamKind:
         if options.uneven is None and policy_of(options) == "stop":
             check_shares(options, self._passes.next_epoch)
         self._look(options)
-        lengths = EpochLengths(options)
-        cursor = self._passes.begin(lengths)
+        cursor = self._passes.begin(options)
         if loader.lanes is None and not cursor.rows:
             self._log_lanes()
         setup, latest, bar = options.setup(), self._passes.latest, None
         if options.progress:
-            total = lengths.known_batches(cursor.epoch)
+            total = known_batches(options, cursor.epoch)
             bar = ProgressBar(f"epoch {cursor.epoch}", setup, total, cursor.batches)
         with ExitStack() as undo, ExitStack() as stack:
             counters = meter_maker(loader, self._world, setup, self._traces)(
@@ -164,7 +163,7 @@ class StreamKind:
                 bar=bar,
                 earlier=None if latest is None else latest.counters,
             )
-            undo.push(close_unbegun(counters))
+            undo.callback(counters.close)
             stack.callback(counters.end)
             recording = None
             if options.is_audited:
@@ -187,7 +186,6 @@ class StreamKind:
                 pin_memory_device=options.pin_memory_device,
                 budget_bytes=share_memory(options.memory_bytes, pins=True).pinned_bytes,
             )
-            stack.callback(source.close)
             undo.pop_all()
             run = Run(
                 source,
@@ -201,20 +199,20 @@ class StreamKind:
                 recording=recording,
             )
         self._passes.began(run)
-        self._latest_lengths, self._expected = lengths, None
+        self._latest_options, self._expected = options, None
         counters.waited()  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
 
     def length(self, loader: DataLoader[Any]) -> int:
         """How many batches a pass has; TypeError, with the reason, where that is not known."""
-        return self._passes.length(EpochLengths(self._options(loader)))
+        return self._passes.length(self._options(loader))
 
     def set_epoch(self, loader: DataLoader[Any], epoch: int) -> None:
         """Make the next pass that of ``epoch``."""
         number = as_whole(epoch)
         if number is None or number < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
-        self._passes.go_to_epoch(number, EpochLengths(self._options(loader)))
+        self._passes.go_to_epoch(number, self._options(loader))
 
     def follow_epoch(self, loader: DataLoader[Any], epoch: int) -> None:
         """Make the next pass that of ``epoch``, which a trainer has reached, unless it is a later one."""
@@ -236,8 +234,8 @@ class StreamKind:
         if run is None:
             return Statistics()
         if self._expected is None:
-            lengths, epoch = self._latest_lengths, run.cursor.epoch
-            self._expected = lengths.known_batches(epoch), lengths.known_samples(epoch)
+            options, epoch = self._latest_options, run.cursor.epoch
+            self._expected = known_batches(options, epoch), known_samples(options, epoch)
         return replace(
             run.counters.snapshot(),
             batches_before=run.batches_before,
@@ -293,7 +291,7 @@ class StreamKind:
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_passes": copy.copy(self._passes), "_bench": copy.copy(self._bench)}
-        return {**self.__dict__, **own, "_ahead": None, "_latest_lengths": None, "_traces": set()}
+        return {**self.__dict__, **own, "_ahead": None, "_latest_options": None, "_traces": set()}
 
     # --- the parts ---
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pickle
 import random
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from ..observe.statistics import Meter
 from ..observe.stopwatch import Stopwatch
 from ..pipeline.components import Stages, leaves_of
 from ..pipeline.shards import Shards
-from ..pipeline.stream import Collated, LanesJob, Note, Turns, read_lanes
+from ..pipeline.stream import Collated, LanesJob, read_lanes
 from ..plan.lanes import worker_lanes
 from ..plan.topology import share_memory
 from ..stores.urls import scheme_of
@@ -29,7 +28,8 @@ from ..workers import by_value
 from ..workers.forkserver import ForkServer
 from ..workers.pool import AnyPool, WorkerPool
 from ..workers.ray.actor import Bench
-from .fleet import AsDone, Fleet, InTurn, NoteSink, WorkerLanes
+from ..workers.worker import Work
+from .fleet import Fleet, NoteSink, Share, WorkerLanes
 
 if TYPE_CHECKING:  # it imports torch, which workers may not need
     from .kind import StreamOptions
@@ -156,26 +156,6 @@ _NOTE = (
 _CONTEXT_GRACE_S = 5.0
 
 
-@dataclass(frozen=True)
-class WorkerSetting:
-    """What a worker process is to the user's code.
-
-    Attributes:
-        num_workers: As the user gave it, also when there are fewer lanes to read.
-        base_seed: Worker ``i`` is seeded with ``base_seed + i``.
-        init_fn: The user's ``worker_init_fn``.
-        program: What the program has set, which holds in each worker.
-        clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if
-            the worker may be on another machine, which has another such number.
-    """
-
-    num_workers: int
-    base_seed: int
-    init_fn: Callable[[int], object] | None
-    program: by_value.ProgramSettings
-    clock_s: float | None
-
-
 def stream_in_workers(
     job: LanesJob,
     options: StreamOptions,
@@ -190,7 +170,7 @@ def stream_in_workers(
     Args:
         job: See there.
         options: See there.
-        base_seed: See ``WorkerSetting``.
+        base_seed: See ``WorkerJob``.
         notes: See there.
         counters: Count the workers that are replaced.
         stack: See there.
@@ -198,86 +178,88 @@ def stream_in_workers(
     """
     keep_freed_pages()  # byte strings are copied out of the workers' shared memory
     clock_s = None if on_ray is None else time() - perf_counter()
-    functions = options.worker_init_fn, by_value.read_settings(is_local=on_ray is None)
-    setting = WorkerSetting(options.num_workers, base_seed, *functions, clock_s)
     dealt = worker_lanes(sorted(lane for lane, _ in job.turns), options.num_workers)
+    began_s = perf_counter()
     # The order of turns is the rank's, restricted to the worker's own lanes.
-    turns_of = [tuple(turn for turn in job.turns if turn[0] in mine) for mine in dealt]
-    makers = [partial(_WorkerJob, worker) for worker in range(len(dealt))]
-    jobs = [make(turns) for make, turns in zip(makers, turns_of, strict=True)]
-    pool = stack.enter_context(_open_pool(jobs, job, setting, options, on_ray))
+    shares = [Share(tuple(turn for turn in job.turns if turn[0] in mine), began_s) for mine in dealt]
+    workers_job = WorkerJob(
+        # Without its lanes, and with a worker's part of the memory.
+        replace(job, turns=(), read_bytes=job.read_bytes // len(dealt)),
+        options.num_workers,
+        base_seed,
+        options.worker_init_fn,
+        by_value.read_settings(is_local=on_ray is None),
+        clock_s,
+    )
+    pool = stack.enter_context(_open_pool(workers_job, shares, options, on_ray))
     received = job.cursor()
     posts = [
-        WorkerLanes(worker, pool, replace(job, turns=turns), received, make, options.restarts, counters)
-        for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
+        WorkerLanes(worker, pool, job, mine, received, options.restarts, counters)
+        for worker, mine in enumerate(dealt)
     ]
-    order = (InTurn if options.in_order else AsDone)(received, posts)
-    return Fleet(posts, order, notes, pool.close, awaits_ends=job.stages.has_context)
+    has_context = job.stages.has_context
+    return Fleet(posts, received, notes, pool.close, in_order=options.in_order, awaits_ends=has_context)
 
 
 def _open_pool(
-    jobs: list[_WorkerJob],
-    job: LanesJob,
-    setting: WorkerSetting,
-    options: StreamOptions,
-    on_ray: Bench | None,
+    job: WorkerJob, shares: Sequence[Share], options: StreamOptions, on_ray: Bench | None
 ) -> AnyPool[Any]:
     """Processes on this machine, or Ray's actors wherever they are placed; ``with`` starts them."""
-    pickled, buffers, modules = _pickled(job, setting, len(jobs))
-    batch_bytes = share_memory(options.memory_bytes, pins=False).batch_bytes // len(jobs)
+    pickled, buffers, modules = _pickled(job)
+    batch_bytes = share_memory(options.memory_bytes, pins=False).batch_bytes // len(shares)
     for_any: dict[str, Any] = {
         "prefetch": options.prefetch_factor or 1,
         "prefetch_bytes": batch_bytes,
-        "grace_s": _CONTEXT_GRACE_S if job.stages.has_context else None,
-        "shared": (pickled, buffers),
+        "grace_s": _CONTEXT_GRACE_S if options.stages.has_context else None,
     }
     if on_ray is not None:
         from ..workers.ray.pool import RayPool  # imported only where there is a cluster
 
-        return RayPool(jobs, on_ray, **for_any)
+        return RayPool((pickled, buffers), shares, on_ray, **for_any)
     server = ForkServer.shared()
-    server.preload(modules_to_preload(modules, job.collate_fn))
+    server.preload(modules_to_preload(modules, options.collate_fn))
     return WorkerPool(
-        jobs,
+        (pickled, buffers),
+        shares,
         # All of the worker's share: less, and each of a few large batches would be written to new pages.
-        spare_bytes=job.read_bytes // len(jobs) + batch_bytes,
+        spare_bytes=job.lanes.read_bytes + batch_bytes,
         start_timeout_s=float(options.timeout) or None,
         server=server,
         **for_any,
     )
 
 
-def _pickled(
-    job: LanesJob, setting: WorkerSetting, workers: int
-) -> tuple[bytes, list[pickle.PickleBuffer], set[str]]:
-    """The workers' jobs without their lanes, their large buffers, and the modules that they name.
+def _pickled(job: WorkerJob) -> tuple[bytes, list[pickle.PickleBuffer], set[str]]:
+    """The workers' job, its large buffers, and the modules that it names.
 
     Pickled once, and kept for workers that replace others: what the dataset refers to may change meanwhile.
     """
-    share = replace(job, turns=(), read_bytes=job.read_bytes // workers)
     try:
-        return by_value.dumps_with_modules((share, setting))
+        return by_value.dumps_with_modules(job)
     except Exception as error:
         error.add_note("while pickling the job of the workers, to send it to their processes")
-        _note_unpicklable(job, setting, error)
+        _note_unpicklable(job, error)
         raise
 
 
-def _note_unpicklable(job: LanesJob, setting: WorkerSetting, error: Exception) -> None:
+def _note_unpicklable(job: WorkerJob, error: Exception) -> None:
     """Add to ``error`` which part of the dataset cannot be sent to a worker, if that is the cause."""
     parts: list[tuple[str, object]] = []
-    for source in leaves_of(job.stages):
+    stages = job.lanes.stages
+    for source in leaves_of(stages):
         if isinstance(source, Shards):  # URLs and numbers always pickle
             access = source.access
             parts += [(f"storage_options[{name!r}]", value) for name, value in access.options.items()]
             parts += [("renew", access.renew)]
         else:
             parts += [("the source", source)]
-    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.stages.all_ops]
-    parts += [("collate_fn", job.collate_fn), ("worker_init_fn", setting.init_fn)]
+    parts += [
+        (f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.lanes.stages.all_ops
+    ]
+    parts += [("collate_fn", job.lanes.collate_fn), ("worker_init_fn", job.init_fn)]
     for name, part in parts:
         try:
-            by_value.dumps_outward(part)
+            by_value.dumps_with_modules(part)
         except Exception:
             found = by_value.find_unpicklable(getattr(part, "fn", part)) or by_value.find_unpicklable(part)
             what = found or "something, such as a lock, an open file or a client"
@@ -288,53 +270,57 @@ def _note_unpicklable(job: LanesJob, setting: WorkerSetting, error: Exception) -
 
 
 @dataclass(frozen=True)
-class _WorkerJob:
-    """A worker's job, called in its own process.
+class WorkerJob:
+    """What each worker of a pass does, called in its own process; see ``workers.worker.Job``.
 
     Attributes:
-        worker: Its number.
-        turns: Its lanes.
-        began_s: When it began to be started, by ``time.perf_counter()``.
+        lanes: The rank's job, without its lanes.
+        num_workers: As the user gave it, also when there are fewer lanes to read.
+        base_seed: Worker ``i`` is seeded with ``base_seed + i``.
+        init_fn: The user's ``worker_init_fn``.
+        program: What the program has set, which holds in each worker.
+        clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if
+            the worker may be on another machine, which has another such number.
     """
 
-    worker: int
-    turns: Turns
-    began_s: float = field(default_factory=perf_counter)
+    lanes: LanesJob
+    num_workers: int
+    base_seed: int
+    init_fn: Callable[[int], object] | None
+    program: by_value.ProgramSettings
+    clock_s: float | None
 
-    def __call__(self, shared: tuple[LanesJob, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
-        job, setting = shared
+    def __call__(self, worker: int, share: Share) -> Work:
+        job = replace(self.lanes, turns=share.turns)
         # Processes of one machine share that clock, so the time to start this one counts as well.
-        engine, stopwatch = Engine(), job.open_stopwatch(self.began_s if setting.clock_s is None else None)
-        batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine, stopwatch)
-        if setting.clock_s is not None and job.is_traced:
-            batches = _by_clock(batches, time() - perf_counter() - setting.clock_s)
-        return _TimedBatches(batches, stopwatch, engine.stop if job.stages.has_context else None)
+        engine, stopwatch = Engine(), job.open_stopwatch(share.began_s if self.clock_s is None else None)
+        batches = self._batches(job, worker, engine, stopwatch)
+        if self.clock_s is not None and job.is_traced:
+            batches = _by_clock(batches, time() - perf_counter() - self.clock_s)
+        return Work(batches, stopwatch, engine.stop if job.stages.has_context else None)
 
+    def _batches(self, job: LanesJob, worker: int, engine: Engine, stopwatch: Stopwatch) -> Collated:
+        self.program.apply()
+        if job.stages.runs_on_threads:
+            share_arenas()
+        seed = seed_worker(worker, self.base_seed)
+        world = job.world
 
-def _worker_batches(
-    job: LanesJob, worker: int, setting: WorkerSetting, engine: Engine, stopwatch: Stopwatch
-) -> Collated:
-    setting.program.apply()
-    if job.stages.runs_on_threads:
-        share_arenas()
-    seed = seed_worker(worker, setting.base_seed)
-    world = job.world
+        def enter() -> None:
+            from ..torch_compat.worker_info import enter_worker
 
-    def enter() -> None:
-        from ..torch_compat.worker_info import enter_worker
+            enter_worker(worker, self.num_workers, seed, job.stages, world.rank, world.size)
 
-        enter_worker(worker, setting.num_workers, seed, job.stages, world.rank, world.size)
-
-    when_torch_is_here(enter)
-    if setting.init_fn is not None:
-        setting.init_fn(worker)
-    with engine, closing(read_lanes(job, engine, stopwatch)) as items:
-        try:
-            yield from items
-        except Exception as error:
-            if leads_through_users_code(error):
-                add_note(error, _NOTE)
-            raise
+        when_torch_is_here(enter)
+        if self.init_fn is not None:
+            self.init_fn(worker)
+        with engine, closing(read_lanes(job, engine, stopwatch)) as items:
+            try:
+                yield from items
+            except Exception as error:
+                if leads_through_users_code(error):
+                    add_note(error, _NOTE)
+                raise
 
 
 def _by_clock(batches: Collated, by_s: float) -> Collated:
@@ -345,27 +331,3 @@ def _by_clock(batches: Collated, by_s: float) -> Collated:
             if spent is not None and spent.traced is not None:
                 note = note._replace(spent=spent._replace(traced=spent.traced.shifted(by_s)))
             yield batch, note
-
-
-class _TimedBatches:
-    """The batches of a worker, with what the process that sends them needs to know.
-
-    Args:
-        batches: Made by the worker's job.
-        stopwatch: Of the thread that makes them; also counts what else the thread does.
-        let_go: Ends a wait for the next one, from another thread. Given where contexts have to be left in
-            time; without, the worker does not wait for its job's end when the parent lets go.
-    """
-
-    def __init__(
-        self, batches: Collated, stopwatch: Stopwatch, let_go: Callable[[], None] | None = None
-    ) -> None:
-        self.batches, self.stopwatch, self.close = batches, stopwatch, batches.close
-        if let_go is not None:
-            self.let_go = let_go
-
-    def __iter__(self) -> Iterator[tuple[Any, Note]]:
-        return self
-
-    def __next__(self) -> tuple[Any, Note]:
-        return next(self.batches)

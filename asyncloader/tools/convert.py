@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from ..errors import FormatError, WorkerDiedError
 from ..flow.channel import EndOfChannel
 from ..flow.process import usable_processors
 from ..observe.report import open_bar
+from ..observe.stopwatch import Stopwatch
 from ..pipeline.folders import open_shards
 from ..quantity import as_count, parse_bytes
 from ..shards.destinations import Destination, FolderDestination, open_destination
@@ -23,8 +24,9 @@ from ..shards.open_shard import OpenShard, encoded_bytes, open_shard, schema_fro
 from ..stores.expanding import expand_home, read_urls
 from ..stores.store import NetworkPolicy
 from ..stores.urls import INDEX_NAME, local_path, scheme_of
+from ..workers.by_value import dumps_with_modules
 from ..workers.pool import WorkerPool, wait_any
-from ..workers.worker import Worker
+from ..workers.worker import Work, Worker
 from . import convert_job, convert_sources
 from .convert_target import ShardTarget
 
@@ -416,20 +418,26 @@ def _fill(
     return shard.finish()
 
 
+def _make_part(makers: Sequence[partial[_Steps]], worker: int, _: None) -> Work:
+    """The job of all workers, each of which runs one of the makers."""
+    return Work(makers[worker](), Stopwatch())
+
+
 def _made_by(makers: Sequence[partial[_Steps]]) -> Generator[tuple[str, Expected], None, None]:
     """The shards of each maker, which runs in a process of its own, as they are finished."""
     try:
-        with WorkerPool(makers, prefetch=_MOST_AHEAD) as pool:
+        pickled, buffers, _ = dumps_with_modules(partial(_make_part, makers))
+        with WorkerPool((pickled, buffers), [None] * len(makers), prefetch=_MOST_AHEAD) as pool:
             busy: list[Worker] = [*pool.workers]
-            ready: Collection[int] = ()
             while busy:
                 for worker in [*busy]:
                     try:
-                        while (received := worker.receive_nowait(ready)) is not None:
+                        while (received := worker.receive_nowait()) is not None:
                             yield received[0]
                     except EndOfChannel:
                         busy.remove(worker)
-                ready = wait_any(busy, None) if busy else ()
+                if busy:
+                    wait_any(busy, None)
     except WorkerDiedError as error:
         raise WorkerDiedError(
             f"{error.args[0]}; call convert again to make the missing shards, with fewer num_workers if "

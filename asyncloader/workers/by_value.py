@@ -154,21 +154,14 @@ def _variables_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _pickles(held: Any) -> bool:
     try:
-        dumps_outward(held)
+        dumps_with_modules(held)
     except Exception:
         return False
     return True
 
 
-def dumps_outward(held: Any) -> bytes:
-    """Pickle for a worker."""
-    out = io.BytesIO()
-    Outward(out, 5).dump(held)
-    return out.getvalue()
-
-
 def dumps_with_modules(held: Any) -> tuple[bytes, list[PickleBuffer], set[str]]:
-    """Pickle for several workers.
+    """Pickle for workers.
 
     Returns:
         The pickle, those large buffers that are not in it, which still belong to ``held``, and the names of

@@ -224,12 +224,11 @@ class ForkServer:
         stored: Sequence[int],
         deadline: float | None = None,
     ) -> Lifeline:
-        """Ask for a worker that runs the stored job; ``Lifeline.wait_started`` waits for it.
+        """Ask for a worker that runs a stored job; ``Lifeline.wait_started`` waits for it.
 
         Args:
             connection: The worker's end of its connection. The caller closes it afterwards.
-            stored: Files that the caller closes too: with the setting and the job, and with what the job is
-                called with, if that is anything.
+            stored: Files that the caller closes too: with what the worker is given, and with the job.
             deadline: Until when the server may take to start; see ``wait_ready``.
 
         Raises:
@@ -241,11 +240,10 @@ class ForkServer:
         self.wait_ready(deadline)
         assert self._control is not None
         ours, theirs = socketpair()
-        leash, theirs_of_leash = socketpair()
         stack, theirs_of_stack = open_pipe()
-        lifeline = Lifeline(MessageSocket(ours), stack, leash)
-        with theirs, theirs_of_leash, theirs_of_stack:
-            ends = (connection, theirs, theirs_of_stack, theirs_of_leash)
+        lifeline = Lifeline(MessageSocket(ours), stack)
+        with theirs, theirs_of_stack:
+            ends = (connection, theirs, theirs_of_stack)
             self._control.post(b"", [*(end.fileno() for end in ends), *stored])
         if self._control.is_let_go:
             lifeline.close()

@@ -25,13 +25,11 @@ class Lifeline:
     Args:
         end: The server has the other end.
         stack: What the worker writes its stack to on request.
-        leash: The worker has the other end, on which nothing is sent: shut down, it lets the worker go.
     """
 
-    def __init__(self, end: MessageSocket, stack: BinaryIO, leash: socket.socket) -> None:
+    def __init__(self, end: MessageSocket, stack: BinaryIO) -> None:
         self._end = end
         self.stack = stack
-        self._leash = leash
         self._lock = threading.Lock()
         self.pid: int | None = None
         self.exitcode: int | None = None
@@ -73,11 +71,6 @@ class Lifeline:
             pass
         return self.ended
 
-    def let_go(self) -> None:
-        """Tell the worker, amid a batch too, that no further batches are needed."""
-        with suppress(OSError):  # it has ended already
-            self._leash.shutdown(socket.SHUT_WR)
-
     def kill(self) -> None:
         """Have the server kill the worker, and report its end as usual."""
         self._end.let_go(socket.SHUT_WR)
@@ -85,13 +78,11 @@ class Lifeline:
     def close(self) -> None:
         """Release the worker: if it still lives, it is killed."""
         self._end.close()
-        self._leash.close()
         self.stack.close()
 
     def abandon(self) -> None:
         """In a forked process: close the copies."""
         self._end.abandon()
-        self._leash.close()
         self.stack.close()
 
     def _hear(self) -> bool:

@@ -66,9 +66,8 @@ _FRAME = struct.Struct("<I?")
 # with an earlier one. Several that wait are received at once.
 _RECEIVED_BYTES = 16 << 10
 
-# Those of a fork request: the worker's connection, its lifeline, its job, its stack's pipe, its leash, what
-# all jobs share.
-_MOST_DESCRIPTORS = 6
+# Those of a fork request: the worker's connection, its lifeline, its stack's pipe, what it is given, its job.
+_MOST_DESCRIPTORS = 5
 _DESCRIPTORS_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
 
 # Not on macOS. Plain numbers: Python's flags are enumerations, which take long to use.
@@ -476,29 +475,28 @@ class BatchSource(Protocol):
     def fileno(self) -> int: ...
 
 
-def wait_readable(sources: Iterable[BatchSource], deadline: float | None) -> list[int]:
-    """Block this thread until one of them is readable; the descriptors of those, none at the deadline."""
+def wait_readable(sources: Iterable[BatchSource], deadline: float | None) -> bool:
+    """Block this thread until one of them is readable; false at the deadline."""
     poll = select.poll()
     for source in sources:
         poll.register(source.fileno(), select.POLLIN)
-    ready = poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000)
-    return [descriptor for descriptor, _ in ready]
+    return bool(poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000))
 
 
-async def wait_readable_async(sources: Iterable[BatchSource]) -> list[int]:
+async def wait_readable_async(sources: Iterable[BatchSource]) -> None:
     """Like ``wait_readable``, from a coroutine and without a deadline."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     descriptors = [source.fileno() for source in sources]
     for descriptor in descriptors:
-        loop.add_reader(descriptor, _settle, ready, descriptor)
+        loop.add_reader(descriptor, _settle, ready)
     try:
-        return [await ready]
+        await ready
     finally:
         for descriptor in descriptors:
             loop.remove_reader(descriptor)
 
 
-def _settle(ready: asyncio.Future[int], descriptor: int) -> None:
+def _settle(ready: asyncio.Future[None]) -> None:
     if not ready.done():
-        ready.set_result(descriptor)
+        ready.set_result(None)

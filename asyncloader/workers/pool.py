@@ -2,7 +2,6 @@
 
 Laws:
 
-* A job that cannot be pickled raises before any process starts.
 * Only a worker that has died can be replaced. A worker that starts while the pool is closed ends too.
 * ``close`` takes less than a second, also when a job does not react, and leaves nothing behind but the
   tensors that the user kept.
@@ -21,28 +20,28 @@ from dataclasses import replace
 from functools import partial
 from pickle import PickleBuffer
 from time import monotonic
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from ..flow.channel import ChannelClosed
 from ..flow.process import import_path, patience_s
-from .by_value import dumps_outward
 from .forkserver import ForkServer
 from .lifeline import describe_process, wait_ended
 from .link import BatchSource, Link, Setting, socketpair, wait_readable, wait_readable_async
 from .slots import SharedStore
-from .worker import GRACE_S, AnyWorker, Job, Reception, Worker
+from .worker import AnyWorker, Reception, Worker
 
 # Several workers at once: waiting for any of them, and ending all.
+
+# A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
+# felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
+_GRACE_S = 0.3
 
 # SIGKILL acts in milliseconds, more where gigabytes have to be unmapped.
 _KILL_DEADLINE_S = 5.0
 
 
-def wait_any(workers: Sequence[AnyWorker], deadline: float | None) -> list[int]:
-    """Block this thread until one of them may have something to receive.
-
-    Returns:
-        The descriptors that are readable; none at the deadline.
+def wait_any(workers: Sequence[AnyWorker], deadline: float | None) -> bool:
+    """Block this thread until one of them may have something to receive; false at the deadline.
 
     Raises:
         ChannelClosed: One of them was closed.
@@ -55,11 +54,11 @@ def wait_any(workers: Sequence[AnyWorker], deadline: float | None) -> list[int]:
         _let_go(workers)
 
 
-async def wait_any_async(workers: Sequence[AnyWorker]) -> list[int]:
+async def wait_any_async(workers: Sequence[AnyWorker]) -> None:
     """Like ``wait_any``, from a coroutine and without a deadline."""
     reception = Reception()
     try:
-        return await wait_readable_async(_received(workers, reception))
+        await wait_readable_async(_received(workers, reception))
     finally:
         reception.is_on = False
         _let_go(workers)
@@ -78,43 +77,47 @@ def _let_go(workers: Sequence[AnyWorker]) -> None:
 
 W = TypeVar("W", bound=AnyWorker)
 
+Pickled: TypeAlias = tuple[bytes, Sequence[PickleBuffer]]
+
 
 class AnyPool(ABC, Generic[W]):
     """The workers of one pass, started and closed together. Constructing starts nothing; ``with`` does.
 
     Args:
-        jobs: Called without arguments, or with what the jobs share, in a process of its own, each returns an
-            iterator of ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__``
-            work. A job seeds its own random number generators: all workers inherit the same state.
+        job: A ``Job``, which each worker runs in a process of its own, pickled by protocol 5, and the buffers
+            that are not in the pickle. It is stored once for all workers, when they are started. It seeds its
+            own random number generators: all workers inherit the same state.
+        given: For each worker what its job is called with beside its number; plain data.
 
     Attributes:
         workers: Those that work now, by their number.
     """
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._jobs = list(jobs)
+    def __init__(self, job: Pickled, given: Sequence[Any]) -> None:
+        self._job: Pickled | None = job
+        self._given = given
         self.workers: list[W] = []
+        self._owner = os.getpid()
         self._closed = False
         # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Start a worker for each job.
+        """Start the workers.
 
         Raises:
-            Exception: What cloudpickle raises for a job that cannot be sent; no worker was started. Or see
-                the classes of pools.
+            Exception: See the classes of pools.
         """
-        pickled = [pickled_job(number, job) for number, job in enumerate(self._jobs)]
-        self._jobs.clear()
+        assert self._job is not None, "a pool starts once"
+        job, self._job = self._job, None
         try:
-            self._start(pickled)
+            self._start(job, self._given)
         except BaseException:
             self.close()
             raise
 
-    def replace(self, number: int, job: Job) -> None:
-        """Start another worker in the place of worker ``number``, which has died.
+    def replace(self, number: int, given: Any) -> None:
+        """Start another worker in the place of worker ``number``, which has died, with the same job.
 
         It gets the surroundings that the first one got. Returns without waiting until it is there; one that
         cannot be started has died.
@@ -123,9 +126,8 @@ class AnyPool(ABC, Generic[W]):
             ChannelClosed: The pool was closed, maybe meanwhile.
             RuntimeError: The fork server has ended, and no other one can be started, or not in time.
         """
-        pickled = pickled_job(number, job)
         self._end([self.workers[number]], for_good=False)
-        self._enlist(self._start_another(number, pickled))
+        self._enlist(self._start_another(number, given))
 
     def close(self) -> None:
         """End all workers, and return once they have ended. Idempotent, from any thread."""
@@ -154,36 +156,52 @@ class AnyPool(ABC, Generic[W]):
             self._end([worker], for_good=False)
             raise ChannelClosed
 
-    @abstractmethod
-    def _start(self, jobs: Sequence[bytes]) -> None:
-        """Start workers for these pickled jobs, and enlist each."""
+    def _end(self, workers: Sequence[W], for_good: bool) -> None:
+        """End these workers; the last ones, if it is for good, with the job. Idempotent."""
+        if for_good:
+            self._forget_job()
+        if self._owner != os.getpid():
+            for worker in workers:
+                worker.abandon()
+            return
+        for worker in workers:
+            worker.let_go()
+        if workers:
+            self._stop(workers, for_good)
+        for worker in workers:
+            worker.bury()
 
     @abstractmethod
-    def _start_another(self, number: int, job: bytes) -> W:
+    def _start(self, job: Pickled, given: Sequence[Any]) -> None:
+        """Store the job, start the workers, and enlist each."""
+
+    @abstractmethod
+    def _start_another(self, number: int, given: Any) -> W:
         """Start another worker of this number."""
 
     @abstractmethod
-    def _end(self, workers: Sequence[W], for_good: bool) -> None:
-        """End these workers; the last ones, if it is for good, with what they share. Idempotent."""
+    def _stop(self, workers: Sequence[W], for_good: bool) -> None:
+        """Have these workers end, which were let go, and kill those that do not. Takes the time of one."""
+
+    @abstractmethod
+    def _forget_job(self) -> None:
+        """No further worker is started. Idempotent, also in a forked process."""
 
 
 class WorkerPool(AnyPool[Worker]):
-    """Processes of this machine, one a job.
+    """Processes of this machine, forked by its fork server.
 
     Args:
-        jobs: See ``AnyPool``.
+        job, given: See ``AnyPool``.
         prefetch: How many batches each worker makes ahead of those received, at least 1.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
             let in. Without a bound by default, since the count is one.
         spare_bytes: Bound on what the free slots of one worker hold, which spare it new pages for each batch.
             Without a bound by default, since there are few.
-        grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
-            has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
+        grace_s: How long a worker may take to close its job before it is killed.
         start_timeout_s: How long their start may take, and that of one that replaces another; as long as it
             takes by default.
         server: Where the workers come from; the process's shared one by default.
-        shared: What every job is called with, pickled by protocol 5, and the buffers that are not in the
-            pickle. Stored once for all workers, when they are started.
 
     Raises:
         ValueError: ``prefetch`` is less than 1.
@@ -191,7 +209,8 @@ class WorkerPool(AnyPool[Worker]):
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        job: Pickled,
+        given: Sequence[Any],
         *,
         prefetch: int,
         prefetch_bytes: int = sys.maxsize,
@@ -199,80 +218,67 @@ class WorkerPool(AnyPool[Worker]):
         grace_s: float | None = None,
         start_timeout_s: float | None = None,
         server: ForkServer | None = None,
-        shared: tuple[bytes, Sequence[PickleBuffer]] | None = None,
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch must be 1 or more, but is {prefetch}")
-        super().__init__(jobs)
+        super().__init__(job, given)
         self._make_setting = partial(
             Setting, number=0, prefetch=prefetch, prefetch_bytes=prefetch_bytes, spare_bytes=spare_bytes
         )
-        self._grace_s = GRACE_S if grace_s is None else grace_s
+        self._grace_s = _GRACE_S if grace_s is None else grace_s
         self._start_timeout_s = start_timeout_s
         self._server = server
-        self._shared = shared
         self._stored: SharedStore | None = None
         self._setting: Setting | None = None
 
-    def _start(self, jobs: Sequence[bytes]) -> None:
+    def _start(self, job: Pickled, given: Sequence[Any]) -> None:
         """Start the processes.
 
         Raises:
             RuntimeError: The workers could not be started; see ``ForkServer``.
             TimeoutError: They were not started in time. The server goes on: another pool may have them.
         """
-        assert self._setting is None, "a pool starts once"
         server = self._server = self._server or ForkServer.shared()
         self._setting = self._make_setting(
             path=import_path(), argv=list(sys.argv), directory=os.getcwd(), environment=dict(os.environ)
         )
-        if self._shared is not None:
-            self._stored = SharedStore(*self._shared)
-            self._shared = None
+        self._stored = SharedStore(*job)
         with self._start_bounded(server) as deadline:
-            for number, job in enumerate(jobs):
-                self._enlist(self._ask_for(server, number, job, deadline))
+            for number, mine in enumerate(given):
+                self._enlist(self._ask_for(server, number, mine, deadline))
             for worker in self.workers:
                 worker.lifeline.wait_started(deadline)
 
-    def _start_another(self, number: int, job: bytes) -> Worker:
+    def _start_another(self, number: int, given: Any) -> Worker:
         server = self._server
         if server is None:
             raise ChannelClosed
         try:
-            return self._ask_for(server, number, job, None)
+            return self._ask_for(server, number, given, None)
         except RuntimeError:
             if server.alive:
                 raise
         server = ForkServer.shared()  # it has ended, and so its other workers have died too
         try:
             with self._start_bounded(server) as deadline:
-                worker = self._ask_for(server, number, job, deadline)
+                worker = self._ask_for(server, number, given, deadline)
         except TimeoutError as late:
             # A TimeoutError would mean that a batch may still come.
             raise RuntimeError(str(late)) from None
         self._server = server
         return worker
 
-    def _end(self, workers: Sequence[Worker], for_good: bool) -> None:
-        """Ask all to end, kill those that do not, and release what they held. Takes the time of one."""
-        if for_good:
-            self._server = None
-            if self._stored is not None:
-                self._stored.close()
-        if any(worker.is_inherited for worker in workers):
-            for worker in workers:
-                worker.abandon()
-            return
-        for worker in workers:
-            worker.let_go()
+    def _forget_job(self) -> None:
+        self._server = None
+        if self._stored is not None:
+            self._stored.close()
+
+    def _stop(self, workers: Sequence[Worker], for_good: bool) -> None:
         lifelines = [worker.lifeline for worker in workers]
-        wait_ended(lifelines, patience_s(max((worker.grace_s for worker in workers), default=0.0)))
+        wait_ended(lifelines, patience_s(self._grace_s))
         for lifeline in lifelines:
             lifeline.kill()
         wait_ended(lifelines, patience_s(_KILL_DEADLINE_S, at_exit=0.5))
-        for worker in workers:
-            worker.bury()
 
     @contextmanager
     def _start_bounded(self, server: ForkServer) -> Iterator[float | None]:
@@ -289,31 +295,21 @@ class WorkerPool(AnyPool[Worker]):
                 "iterate again, or allow more seconds"
             ) from None
 
-    def _ask_for(self, server: ForkServer, number: int, job: bytes, deadline: float | None) -> Worker:
-        assert self._setting is not None
+    def _ask_for(self, server: ForkServer, number: int, given: Any, deadline: float | None) -> Worker:
+        assert self._setting is not None and self._stored is not None
         setting = replace(self._setting, number=number)
-        given: list[int] = []
+        stored: list[int] = []
         ours, theirs = socketpair()
         try:
-            with closing(SharedStore(pickle.dumps((setting, job), protocol=5), ())) as stored:
-                given.append(stored.duplicate())
-            if self._stored is not None:
-                given.append(self._stored.duplicate())
-            lifeline = server.fork(theirs, given, deadline)
+            with closing(SharedStore(pickle.dumps((setting, given), protocol=5), ())) as its_own:
+                stored.append(its_own.duplicate())
+            stored.append(self._stored.duplicate())
+            lifeline = server.fork(theirs, stored, deadline)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
-            for descriptor in given:
+            for descriptor in stored:
                 os.close(descriptor)
-        return Worker(number, Link(ours, 0, setting.spare_bytes), lifeline, self._grace_s)
-
-
-def pickled_job(number: int, job: Job) -> bytes:
-    """A job, to be sent to worker ``number``; raises what cloudpickle does."""
-    try:
-        return dumps_outward(job)
-    except Exception as error:
-        error.add_note(f"while pickling the job of worker {number}, to send it to its process")
-        raise
+        return Worker(number, Link(ours, 0, setting.spare_bytes), lifeline)

@@ -11,21 +11,73 @@ Laws:
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import WorkerDiedError, describe_exit, raise_told
 from ..flow.channel import ChannelClosed, EndOfChannel
+from ..observe.stopwatch import IDLE, SENDING, Stopwatch
 from .lifeline import Lifeline, observe
 from .link import Announced, BatchSource, Link, LinkKind
 from .raised import load_error
 
-Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
-"""What a worker does: called in its process, it returns an iterator of ``(batch, note)``."""
+
+class Work(NamedTuple):
+    """A job at work, in its worker's process.
+
+    Attributes:
+        batches: Pairs of a batch and its note.
+        stopwatch: Of the thread that makes them; also counts what else the thread does.
+        let_go: Ends a wait for the next one, from another thread. Given where contexts have to be left in
+            time; without, the worker does not wait for its job's end when the parent lets go.
+    """
+
+    batches: Generator[tuple[Any, Any], None, None]
+    stopwatch: Stopwatch
+    let_go: Callable[[], object] | None = None
+
+    def run(
+        self,
+        take_credit: Callable[[], bool],
+        send: Callable[[tuple[Any, Any]], object],
+        is_let_go: Callable[[], bool],
+    ) -> None:
+        """Make a batch for each credit, and close the job.
+
+        Args:
+            take_credit: Waits for one; false if no batch is needed any more.
+            send: Sends a batch and its note.
+            is_let_go: Whether no batch is needed any more: then the next one may raise anything.
+        """
+        with closing(self.batches):
+            # The credit comes first: at most as many are made ahead of the consumer.
+            while take_credit():
+                try:
+                    made = list(islice(self.batches, 1))
+                except BaseException:
+                    if is_let_go():
+                        return
+                    raise
+                if not made:
+                    return
+                kind = type(made[0][0])
+                self.stopwatch.enter(SENDING)
+                try:
+                    send(made.pop())  # without a reference here, so that packing can free it
+                except Exception as error:
+                    name = f"{kind.__module__}.{kind.__qualname__}"
+                    error.add_note(f"while pickling a batch of type {name} to send it")
+                    raise
+                self.stopwatch.enter(IDLE)
+
+
+Job: TypeAlias = Callable[[int, Any], Work]
+"""What a worker does. It is called with the worker's number and what that is given."""
 
 
 class Reception:
@@ -59,25 +111,21 @@ class AnyWorker(ABC):
     def __init__(self, number: int) -> None:
         self.number = number
         self.has_died = False
-        self._owner = os.getpid()
         #: Makes what is raised after the last batch, anew each time; None while batches may come.
         self._verdict: Callable[[], BaseException] | None = None
         #: Whether nothing more is wanted of it.
         self._is_over = False
         self._receiving_lock = threading.Lock()
         self._reception: Reception | None = None
-        self._is_buried = self._is_given_back = False
+        self._is_buried = False
 
     @property
     @abstractmethod
     def name(self) -> str:
         """What messages call it, such as ``"worker 1 (pid 4711)"``."""
 
-    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+    def receive_nowait(self) -> tuple[Any, Any] | None:
         """The next batch, without waiting for it.
-
-        Args:
-            ready: What ``wait_any`` returned since this returned None; empty before.
 
         Returns:
             ``(batch, note)`` as the job yielded them; None if there is none yet.
@@ -92,7 +140,7 @@ class AnyWorker(ABC):
         reception = Reception()
         try:
             self.begin_receiving(reception)
-            return self._receive(ready)
+            return self._receive()
         finally:
             reception.is_on = False
             self.end_receiving()
@@ -125,11 +173,6 @@ class AnyWorker(ABC):
     def observe(self) -> str:
         """What it is doing: half a sentence, and its Python stack if available. Takes seconds at most."""
 
-    @property
-    def is_inherited(self) -> bool:
-        """Whether this is a copy in a process forked from the worker's owner."""
-        return self._owner != os.getpid()
-
     def let_go(self) -> None:
         """Ask the job to end, and wake the receiver. Idempotent."""
         with self._receiving_lock:
@@ -148,13 +191,17 @@ class AnyWorker(ABC):
     def _is_received(self) -> bool:
         return self._reception is not None and self._reception.is_on
 
+    def abandon(self) -> None:
+        """In a forked process: leave the worker to its owner."""
+        self._is_over = True
+        self._close_copies()
+
     def _settle(self) -> None:
-        if not self._is_given_back and not self._is_received:
-            self._is_given_back = True
+        if not self._is_received:
             self._close_sources()
 
     @abstractmethod
-    def _receive(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+    def _receive(self) -> tuple[Any, Any] | None:
         """See ``receive_nowait``; called while a reception is on."""
 
     @abstractmethod
@@ -167,12 +214,11 @@ class AnyWorker(ABC):
 
     @abstractmethod
     def _close_sources(self) -> None:
-        """Close what a receiver waits on; called once."""
+        """Close what a receiver waits on. Idempotent."""
 
-
-# A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
-# felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
-GRACE_S = 0.3
+    @abstractmethod
+    def _close_copies(self) -> None:
+        """In a forked process: close its copies of what is open."""
 
 
 class Worker(AnyWorker):
@@ -183,19 +229,11 @@ class Worker(AnyWorker):
 
     Attributes:
         lifeline: What the fork server reports of it.
-        grace_s: How long it may take to end when it is closed.
     """
 
-    def __init__(
-        self,
-        number: int,
-        link: Link,
-        lifeline: Lifeline,
-        grace_s: float = GRACE_S,
-    ) -> None:
+    def __init__(self, number: int, link: Link, lifeline: Lifeline) -> None:
         super().__init__(number)
         self.lifeline = lifeline
-        self.grace_s = grace_s
         self._link = link
         self._silent = False
 
@@ -217,7 +255,7 @@ class Worker(AnyWorker):
 
     # --- the messages ---
 
-    def _receive(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+    def _receive(self) -> tuple[Any, Any] | None:
         is_all_there = False
         while self._verdict is None:
             if self._is_over:
@@ -235,15 +273,11 @@ class Worker(AnyWorker):
                 continue
             if is_all_there:
                 self.has_died, self._verdict = True, self._death
-            elif self._hears_of_death(ready):
+            elif self.lifeline.advance():
                 is_all_there = True  # all that it has sent: an empty socket is the end afterwards
             else:
                 return None
         raise_told(self._verdict())
-
-    def _hears_of_death(self, ready: Collection[int]) -> bool:
-        # Looks only where there is something: each look is a system call, once a batch.
-        return (self.lifeline.ended or self.lifeline.fileno() in ready) and self.lifeline.advance()
 
     def _last_words(self, announced: Announced) -> Callable[[], BaseException]:
         if announced.kind == LinkKind.END:
@@ -271,15 +305,8 @@ class Worker(AnyWorker):
 
     # --- the end ---
 
-    def abandon(self) -> None:
-        """In a forked process: close the copies, and leave the worker to its owner."""
-        self._is_over = True
-        self._link.abandon()
-        self.lifeline.abandon()
-
     def _wake(self) -> None:
         self._link.let_go()
-        self.lifeline.let_go()
 
     def _clear(self) -> None:
         self._link.forget_slots()
@@ -288,3 +315,7 @@ class Worker(AnyWorker):
         self.lifeline.kill()
         self._link.close()
         self.lifeline.close()
+
+    def _close_copies(self) -> None:
+        self._link.abandon()
+        self.lifeline.abandon()

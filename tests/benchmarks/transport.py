@@ -37,20 +37,19 @@ class Transport:
     def __init__(self) -> None:
         parents, workers = socketpair()
         told, self._untold = socketpair()
-        leash, self._held = socketpair()
         self._outlet = _Outlet(workers, Setting(0, 2, _AMPLE, _AMPLE, [], [], "", {}))
-        lifeline = Lifeline(MessageSocket(told), io.BytesIO(), leash)
+        lifeline = Lifeline(MessageSocket(told), io.BytesIO())
         self._worker = Worker(0, Link(parents, 0, _AMPLE), lifeline)
 
     def pass_on(self, width: int, in_place: bool) -> tuple[float, float]:
         """Seconds on the worker's side and on the parent's, for one batch of ``64 * width`` numbers."""
         began = time.thread_time()
-        self._outlet.wait_credit()
-        made_in = self._outlet.link.open_slot() if in_place else None
-        lend(made_in)
-        self._outlet.send(_make(width), made_in)
+        self._outlet.take_credit()
+        if not in_place:
+            lend(None)
+        self._outlet.send(_make(width))
         sent = time.thread_time()
-        while (received := self._worker.receive_nowait(())) is None:
+        while (received := self._worker.receive_nowait()) is None:
             wait_any([self._worker], None)
         del received
         return sent - began, time.thread_time() - sent

@@ -20,10 +20,9 @@ from waiting import AT_ONCE_S
 from asyncloader.errors import WorkerDiedError
 from asyncloader.testing import check_leaks
 from asyncloader.workers.forkserver import ForkServer
-from asyncloader.workers.pool import WorkerPool
 
 from .processes import Watch, finish, start_script
-from .receiving import RECEIVE, receive
+from .receiving import RECEIVE, pool_of, receive
 
 pytestmark = pytest.mark.usefixtures("platform")
 
@@ -50,7 +49,7 @@ def count(first):
     for number in itertools.count(first):
         yield Sample(number), os.getpid()
 
-pool = WorkerPool([lambda: count(0), lambda: count(100)], prefetch=2)
+pool = pool_of([lambda: count(0), lambda: count(100)], prefetch=2)
 pool.start()
 first = [receive(worker) for worker in pool.workers]
 print(ForkServer.shared().pid, *[pid for _, pid in first], flush=True)
@@ -167,7 +166,7 @@ def test_the_command_that_is_shown_of_the_server_and_its_workers_is_short(server
     def job() -> Iterator[tuple[str, None]]:
         yield Path("/proc/self/cmdline").read_text(), None
 
-    with WorkerPool([job], prefetch=1, server=server) as pool:
+    with pool_of([job], prefetch=1, server=server) as pool:
         shown, _ = receive(pool.workers[0])
     assert shown == Path(f"/proc/{server.pid}/cmdline").read_text()
     assert len(shown) < len(sys.executable) + 80 and "\n" not in shown
@@ -214,7 +213,7 @@ def test_a_server_that_is_killed_while_it_starts_a_worker_is_a_death() -> None:
         os.kill(server.pid, signal.SIGSTOP)
         killer = threading.Timer(0.2, os.kill, (server.pid, signal.SIGKILL))
         killer.start()
-        pool = WorkerPool([answers], prefetch=1, server=server)
+        pool = pool_of([answers], prefetch=1, server=server)
         with pytest.raises(WorkerDiedError, match="was killed while it started one"), pool:
             pytest.fail("there is no worker to receive from")
         killer.join()
@@ -227,7 +226,7 @@ def test_what_is_preloaded_is_there_in_the_workers_that_follow(server: ForkServe
 
     server.preload(["wave", "no_such_module_anywhere"])
     server.preload(["wave"])
-    with WorkerPool([job], prefetch=1, server=server) as pool:
+    with pool_of([job], prefetch=1, server=server) as pool:
         assert receive(pool.workers[0])[0] is True
 
 
@@ -235,7 +234,7 @@ def test_a_failing_import_is_told_in_the_parent(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "cloudpickle.py").write_text("raise ImportError('broken on purpose')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with check_leaks(), pytest.raises(RuntimeError, match="broken on purpose"):
-        WorkerPool([answers], prefetch=1, server=_started()).start()
+        pool_of([answers], prefetch=1, server=_started()).start()
 
 
 def test_a_package_that_cannot_be_imported_is_told_too(
@@ -263,7 +262,7 @@ def test_a_library_that_starts_threads_at_import_is_reported(
     server = _started()
     server.preload(["threaded"])
     with check_leaks(), pytest.raises(RuntimeError, match="2 threads"):
-        WorkerPool([answers], prefetch=1, server=server).start()
+        pool_of([answers], prefetch=1, server=server).start()
     server.close()
 
 
@@ -275,7 +274,7 @@ def test_a_killed_server_takes_its_workers_and_is_replaced(server: ForkServer) -
             yield 1, os.getpid()
             threading.Event().wait()
 
-        with WorkerPool([job], prefetch=1, server=own) as pool:
+        with pool_of([job], prefetch=1, server=own) as pool:
             _, pid = receive(pool.workers[0])
             with Watch([pid]) as watch:
                 os.kill(own.pid, signal.SIGKILL)
@@ -283,7 +282,7 @@ def test_a_killed_server_takes_its_workers_and_is_replaced(server: ForkServer) -
                     receive(pool.workers[0])
                 assert watch.left_after(1) == set()
             with pytest.raises(RuntimeError, match="has ended"):
-                WorkerPool([answers], prefetch=1, server=own).start()
+                pool_of([answers], prefetch=1, server=own).start()
         assert not own.alive
         own.close()
 
@@ -300,7 +299,7 @@ def job():
     for number in range(100):
         yield number, os.getppid()
 
-pool = WorkerPool([job], prefetch=2)
+pool = pool_of([job], prefetch=2)
 pool.start()
 _, server = receive(pool.workers[0])
 child = os.fork()
@@ -309,7 +308,7 @@ if child == 0:
         pool._server.fork(None, [])
     except RuntimeError as error:
         print(error, flush=True)
-    with WorkerPool([job], prefetch=2) as own:
+    with pool_of([job], prefetch=2) as own:
         number, own_server = receive(own.workers[0])
         print(number, own_server != server, ForkServer.shared() is not pool._server, flush=True)
     pool.close()
@@ -337,7 +336,7 @@ def test_obstore_and_threads_in_the_parent_do_no_harm(server: ForkServer) -> Non
         obstore.put(own, "b", b"2")
         yield bytes(obstore.get(own, "b").bytes()), 0
 
-    with WorkerPool([job] * 2, prefetch=1) as pool:
+    with pool_of([job] * 2, prefetch=1) as pool:
         assert [receive(worker)[0] for worker in pool.workers] == [b"2", b"2"]
 
 

@@ -20,7 +20,7 @@ from asyncloader.testing.leaks import open_files
 from asyncloader.workers.pool import WorkerPool
 
 from .processes import Watch
-from .receiving import receive, receive_async
+from .receiving import pool_of, receive, receive_async
 
 pytestmark = [
     pytest.mark.usefixtures("server"),
@@ -48,7 +48,7 @@ def stuck(how: Callable[[], object]) -> Job:
 
 def test_closing_in_the_middle_ends_everything() -> None:
     with check_leaks():
-        pool = WorkerPool([endless(), endless()], prefetch=3)
+        pool = pool_of([endless(), endless()], prefetch=3)
         pool.start()
         pids = [receive(worker)[1] for worker in pool.workers]
         with Watch(pids) as watch:
@@ -73,14 +73,14 @@ def test_batches_made_ahead_are_bounded_in_bytes_and_one_is_always_let_in(tmp_pa
     def count() -> int:
         return len(made.read_text().split())
 
-    with WorkerPool([job], prefetch=5, prefetch_bytes=2_500_000) as pool:
+    with pool_of([job], prefetch=5, prefetch_bytes=2_500_000) as pool:
         seen = [receive(pool.workers[0])[1], receive(pool.workers[0])[1]]
         # Two have been received. Ahead of them lie at most two, and the worker waits for a receiver.
         time.sleep(0.3)
         assert count() <= 4
         seen += [receive(pool.workers[0])[1] for _ in range(4)]
         assert seen == list(range(6))
-    with WorkerPool([job], prefetch=5, prefetch_bytes=1) as pool:
+    with pool_of([job], prefetch=5, prefetch_bytes=1) as pool:
         assert [receive(pool.workers[0])[1] for _ in range(6)] == list(range(6))
 
 
@@ -93,7 +93,7 @@ def hold_the_interpreter() -> None:
 
 @pytest.mark.parametrize("how", [lambda: time.sleep(60), hold_the_interpreter])
 def test_a_stuck_job_is_killed_within_a_second(how: Callable[[], object]) -> None:
-    with check_leaks(), WorkerPool([stuck(how), stuck(how)], prefetch=2) as pool:
+    with check_leaks(), pool_of([stuck(how), stuck(how)], prefetch=2) as pool:
         pids = [receive(worker)[0] for worker in pool.workers]
         with Watch(pids) as watch:
             began = time.monotonic()
@@ -110,7 +110,7 @@ def test_a_job_between_batches_is_closed_and_may_clean_up(tmp_path: Path) -> Non
         finally:
             (tmp_path / "cleaned").touch()
 
-    with WorkerPool([job], prefetch=1) as pool:
+    with pool_of([job], prefetch=1) as pool:
         receive(pool.workers[0])
     assert (tmp_path / "cleaned").exists()
 
@@ -126,13 +126,13 @@ def test_a_job_that_has_ended_is_closed_before_its_end_is_told(tmp_path: Path) -
         def close(self) -> None:
             raise OSError("could not clean up")
 
-    with WorkerPool([Batches], prefetch=1) as pool, pytest.raises(OSError, match="clean up"):
+    with pool_of([Batches], prefetch=1) as pool, pytest.raises(OSError, match="clean up"):
         receive(pool.workers[0])
 
 
 def test_what_was_received_stays_when_the_pool_is_closed() -> None:
     with check_leaks():
-        pool = WorkerPool([endless(), endless()], prefetch=2)
+        pool = pool_of([endless(), endless()], prefetch=2)
         pool.start()
         kept, pid = receive(pool.workers[0])
         with Watch([pid]) as watch:
@@ -143,7 +143,7 @@ def test_what_was_received_stays_when_the_pool_is_closed() -> None:
 
 
 def test_closing_wakes_a_blocked_receiver() -> None:
-    with check_leaks(), WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
+    with check_leaks(), pool_of([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
         receive(pool.workers[0])
         timer = threading.Timer(0.2, pool.close)
         timer.start()
@@ -156,7 +156,7 @@ async def test_closing_under_a_waiting_coroutine_is_clean() -> None:
     import asyncio
 
     async with check_leaks(within_s=2):
-        with WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
+        with pool_of([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
             await receive_async(pool.workers[0])
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(_closed(pool))
@@ -173,25 +173,9 @@ async def _closed(pool: WorkerPool) -> bool:
     return False
 
 
-def test_a_job_that_cannot_be_sent_is_told_before_anything_starts() -> None:
-    lock = threading.Lock()
-
-    def job() -> Iterator[tuple[int, int]]:
-        with lock:
-            yield 1, 1
-
-    with check_leaks():
-        pool = WorkerPool([endless(), job], prefetch=1)
-        with pytest.raises(TypeError, match="lock") as caught:
-            pool.start()
-        assert "the job of worker 1" in caught.value.__notes__[0]
-        assert pool.workers == []
-        del caught
-
-
 def test_a_negative_prefetch_is_refused() -> None:
     with pytest.raises(ValueError, match="prefetch"):
-        WorkerPool([], prefetch=-1)
+        pool_of([], prefetch=-1)
 
 
 def test_workers_see_the_parents_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +190,7 @@ def test_workers_see_the_parents_surroundings(tmp_path: Path, monkeypatch: pytes
 
         yield made_after_the_server.ANSWER, (os.getcwd(), os.environ.get("SET_AFTER_THE_SERVER"), sys.argv)
 
-    with WorkerPool([job], prefetch=1) as pool:
+    with pool_of([job], prefetch=1) as pool:
         assert receive(pool.workers[0]) == (42, (str(tmp_path), "yes", ["train.py", "--lr=1"]))
 
 
@@ -214,12 +198,8 @@ def test_workers_hold_only_what_is_theirs() -> None:
     def job() -> Iterator[tuple[Any, Any]]:
         yield [end for end in open_files().values() if end.startswith(("socket", "anon_inode"))], 0
 
-    with WorkerPool([job] * 3, prefetch=1) as pool:
-        assert [len(receive(worker)[0]) for worker in pool.workers] == [
-            2,
-            2,
-            2,
-        ]  # to the parent, and its leash
+    with pool_of([job] * 3, prefetch=1) as pool:
+        assert [len(receive(worker)[0]) for worker in pool.workers] == [1, 1, 1]  # to the parent
 
 
 def test_a_program_started_by_a_job_inherits_no_descriptor() -> None:
@@ -228,5 +208,5 @@ def test_a_program_started_by_a_job_inherits_no_descriptor() -> None:
 
         yield subprocess.run(["ls", "/proc/self/fd"], capture_output=True, close_fds=False).stdout.split(), 0
 
-    with WorkerPool([job], prefetch=1) as pool:
+    with pool_of([job], prefetch=1) as pool:
         assert [name for name in receive(pool.workers[0])[0] if int(name) > 3] == []

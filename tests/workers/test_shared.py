@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ import pytest
 
 from asyncloader.errors import WorkerDiedError
 from asyncloader.flow.channel import ChannelClosed
+from asyncloader.observe.stopwatch import Stopwatch
 from asyncloader.testing import check_leaks
 from asyncloader.workers.by_value import dumps_with_modules
 from asyncloader.workers.pool import WorkerPool
 from asyncloader.workers.slots import SharedStore, load_shared
+from asyncloader.workers.worker import Work
 
 from .receiving import receive
 
@@ -72,24 +74,27 @@ def test_nothing_large_is_stored_without_buffers() -> None:
     store.close()
 
 
-def test_every_worker_and_who_replaces_one_is_called_with_the_same() -> None:
+def test_every_worker_and_who_replaces_one_has_the_same_job() -> None:
     array = np.arange(1 << 20)
 
-    def job(shared: Any) -> Iterator[tuple[Any, Any]]:
-        shared[0] += 1  # in its own pages
-        yield int(shared[0]), os.getpid()
-        yield int(shared.sum()), None
+    def job(number: int, given: str) -> Work:
+        def batches() -> Generator[tuple[Any, Any], None, None]:
+            array[0] += 1  # in its own pages
+            yield int(array[0]), (number, given)
+            yield int(array.sum()), None
 
-    pickled, buffers, _ = dumps_with_modules(array)
+        return Work(batches(), Stopwatch())
+
+    pickled, buffers, _ = dumps_with_modules(job)
     total = int(array.sum()) + 1
-    with check_leaks(), WorkerPool([job, job], prefetch=1, shared=(pickled, buffers)) as pool:
+    with check_leaks(), WorkerPool((pickled, buffers), ["a", "b"], prefetch=1) as pool:
         array[:] = 0  # they have it as it was when they were started
-        assert [receive(worker)[0] for worker in pool.workers] == [1, 1]
+        assert [receive(worker) for worker in pool.workers] == [(1, (0, "a")), (1, (1, "b"))]
         assert receive(pool.workers[0])[0] == total
         os.kill(pool.workers[1].pid or 0, signal.SIGKILL)
         with pytest.raises(WorkerDiedError):
             while True:
                 receive(pool.workers[1])
-        pool.replace(1, job)
+        pool.replace(1, "c")
         replaced = pool.workers[1]
-        assert [receive(replaced)[0], receive(replaced)[0]] == [1, total]
+        assert [receive(replaced), receive(replaced)] == [(1, (1, "c")), (total, None)]

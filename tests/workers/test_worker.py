@@ -30,7 +30,7 @@ from asyncloader.workers.lifeline import wait_ended
 from asyncloader.workers.pool import WorkerPool
 from asyncloader.workers.worker import Worker
 
-from .receiving import receive, receive_async
+from .receiving import pool_of, receive, receive_async
 
 pytestmark = [
     pytest.mark.usefixtures("server"),
@@ -39,7 +39,7 @@ pytestmark = [
 
 
 def one_worker(job: Callable[[], Any], prefetch: int = 2) -> WorkerPool:
-    return WorkerPool([job], prefetch=prefetch)
+    return pool_of([job], prefetch=prefetch)
 
 
 def counting(stop: int, size: int = 10_000) -> Callable[[], Iterator[tuple[Any, int]]]:
@@ -76,7 +76,7 @@ def prefix_until(worker: Worker, error: type[BaseException]) -> tuple[list[int],
 
 @pytest.mark.parametrize("prefetch", [1, 2, 5])
 def test_batches_come_in_order_and_then_the_end(prefetch: int) -> None:
-    with check_leaks(), WorkerPool([counting(20), counting(3), counting(0)], prefetch=prefetch) as pool:
+    with check_leaks(), pool_of([counting(20), counting(3), counting(0)], prefetch=prefetch) as pool:
         assert [rest(worker) for worker in pool.workers] == [list(range(20)), list(range(3)), []]
         for worker in pool.workers:
             with pytest.raises(EndOfChannel):
@@ -124,7 +124,7 @@ def test_a_job_larger_than_a_socket_buffer_arrives() -> None:
 
 async def test_coroutines_receive_the_same() -> None:
     async with check_leaks(within_s=2):
-        with WorkerPool([counting(10), counting(10)], prefetch=2) as pool:
+        with pool_of([counting(10), counting(10)], prefetch=2) as pool:
             for number in range(10):
                 pairs = await asyncio.gather(receive_async(pool.workers[0]), receive_async(pool.workers[1]))
                 assert [note for _, note in pairs] == [number, number]

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import IntEnum
-from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,10 +29,10 @@ import numpy as np
 from ... import __version__
 from ...errors import drop_frames
 from ...flow.process import has_linux
-from ...observe.stopwatch import IDLE, SENDING, Stopwatch
 from ..packing import Bytes, take_apart
 from ..raised import dump_error
 from ..slots import keep_freed_memory
+from ..worker import Work
 from .options import RayWorkers, import_ray
 
 # What is sent through Ray's object store: a pickle stream, and beside it large memory, which is not copied.
@@ -117,14 +116,13 @@ class Is(IntEnum):
     """What an answer is."""
 
     STARTED = 1  # with a Place
-    BATCH = 2
+    BATCHES = 2
     ERROR = 3  # what the job raised, dumped; there is no batch behind it
     END = 4  # nor behind this
 
 
-Answer: TypeAlias = tuple[int, list[tuple[Parts, int]]]
-"""What it is, and the parts of all that it holds, each with how many bytes those have: several batches, if it
-is that."""
+Answer: TypeAlias = tuple[Is, Any]
+"""What it is, and what it holds: of batches the parts of each, with how many bytes those have."""
 
 
 class ActorPlace(NamedTuple):
@@ -156,8 +154,6 @@ class LaneWorker:
                 "the same version on all nodes, or name it in RayWorkers(runtime_env=...)"
             )
         self._number = 0
-        self._batches: Any = iter(())
-        self._stopwatch = Stopwatch()
         self._thread = threading.Thread()
         #: Notified of all changes of what follows.
         self._changed = threading.Condition()
@@ -168,14 +164,15 @@ class LaneWorker:
         #: What comes behind all batches, as soon as that is known.
         self._last: Answer | None = None
         self._is_let_go = False
+        self._work: Work | None = None
 
-    def start(self, number: int, pickled_job: bytes, shared: tuple[Any, Sequence[Any]]) -> Answer:
-        """Begin a job with what all jobs of the pass are given.
+    def start(self, number: int, given: Any, job: tuple[Any, Sequence[Any]]) -> Answer:
+        """Begin a job.
 
         Args:
             number: The worker's, within its rank.
-            pickled_job: The job.
-            shared: What it is called with, pickled, and the buffers that are not in the pickle.
+            given: What the job is called with.
+            job: It, pickled, and the buffers that are not in the pickle.
         """
         self._number = number
         # As they were left by the job of another pass.
@@ -183,9 +180,8 @@ class LaneWorker:
         self._made.clear()
         keep_freed_memory()
         try:
-            pickled, buffers = shared
-            self._batches = pickle.loads(pickled_job)(pickle.loads(pickled, buffers=buffers))
-            self._stopwatch = getattr(self._batches, "stopwatch", None) or Stopwatch()
+            pickled, buffers = job
+            self._work = pickle.loads(pickled, buffers=buffers)(number, given)
         except ImportError as error:
             error.add_note(
                 "while loading the job: what a dataset names must be importable on the node, such as by "
@@ -195,9 +191,11 @@ class LaneWorker:
         except BaseException as error:
             self._last = self._failed(error)
         else:
-            self._thread = threading.Thread(target=self._run, name="asyncloader-batches", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._work,), name="asyncloader-batches", daemon=True
+            )
             self._thread.start()
-        return self._last or _answer(Is.STARTED, ActorPlace(os.getpid(), _node()))
+        return self._last or (Is.STARTED, ActorPlace(os.getpid(), _node()))
 
     def next(self, credits: int, most: int) -> Answer:
         """The next batches, as soon as there is one.
@@ -212,7 +210,7 @@ class LaneWorker:
             self._changed.wait_for(lambda: self._made or self._ends)
             self._changed.wait_for(lambda: len(self._made) >= most or self._ends, _LINGER_S)
             made = [self._made.popleft() for _ in range(min(most, len(self._made)))]
-            return (int(Is.BATCH), made) if made else (self._last or _answer(Is.END))
+            return (Is.BATCHES, made) if made else (self._last or (Is.END, None))
 
     def finish(self) -> None:
         """No further batches are needed: end a wait for the next one, and close the job, so that contexts are
@@ -221,9 +219,8 @@ class LaneWorker:
             self._is_let_go = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            let_go = getattr(self._batches, "let_go", None)
-            if let_go is not None:
-                let_go()
+            if self._work is not None and self._work.let_go is not None:
+                self._work.let_go()
             self._thread.join()
 
     def observe(self) -> str:
@@ -236,43 +233,23 @@ class LaneWorker:
         """Whether the last batch was made."""
         return self._is_let_go or self._last is not None
 
-    def _run(self) -> None:
-        self._stopwatch.move_here()
+    def _run(self, work: Work) -> None:
+        work.stopwatch.move_here()
         try:
-            try:
-                self._make_batches()
-            finally:
-                self._batches.close()
-            last = _answer(Is.END)
+            work.run(self._take_credit, self._send, lambda: self._is_let_go)
+            last: Answer = (Is.END, None)
         except BaseException as error:
             last = self._failed(error)
         with self._changed:
             self._last = last
             self._changed.notify_all()
 
-    def _make_batches(self) -> None:
-        while self._take_credit():
-            try:
-                made = list(islice(self._batches, 1))
-            except BaseException:
-                if self._is_let_go:  # which is why it was raised
-                    return
-                raise
-            if not made:
-                return
-            self._stopwatch.enter(SENDING)
-            kind = type(made[0][0])
-            try:
-                parts = split(made.pop())
-            except Exception as error:
-                name = f"{kind.__module__}.{kind.__qualname__}"
-                error.add_note(f"while pickling a batch of type {name} to send it")
-                raise
-            self._stopwatch.enter(IDLE)
-            with self._changed:
-                self._made.append(parts)
-                self._changed.notify_all()
-            del parts  # returned while the next one is made, and then freed
+    def _send(self, batch: tuple[Any, Any]) -> None:
+        """Keep a batch to be returned while the next one is made."""
+        parts = split(batch)
+        with self._changed:
+            self._made.append(parts)
+            self._changed.notify_all()
 
     def _take_credit(self) -> bool:
         """Wait for a credit; False if no batch is needed any more."""
@@ -288,13 +265,9 @@ class LaneWorker:
             # are expected then.
             if not is_expected:
                 traceback.print_exception(error)
-            return _answer(Is.END)
+            return Is.END, None
         place = f"in worker {self._number} (pid {os.getpid()} on node {_node()})"
-        return _answer(Is.ERROR, dump_error(error, place))
-
-
-def _answer(kind: Is, about: object = None) -> Answer:
-    return int(kind), [split(about)]
+        return Is.ERROR, dump_error(error, place)
 
 
 def _node() -> str:

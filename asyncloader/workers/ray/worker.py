@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -157,7 +157,7 @@ class RayWorker(AnyWorker):
 
     # --- the answers ---
 
-    def _receive(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+    def _receive(self) -> tuple[Any, Any] | None:
         self._bell.silence()
         while self._verdict is None:
             if self._is_over:
@@ -177,18 +177,17 @@ class RayWorker(AnyWorker):
         if error is not None:
             self._fail(error)
             return
-        kind, several = call.result()
-        if kind == Is.BATCH:
-            self._in_hand.extend(several)
-            self._granted -= len(several)
-        elif kind == Is.END:
+        kind, held = call.result()
+        if kind is Is.BATCHES:
+            self._in_hand.extend(held)
+            self._granted -= len(held)
+        elif kind is Is.END:
             self._verdict = EndOfChannel
-        elif kind == Is.STARTED:
-            self._place = self._pages.join(several[0][0])
+        elif kind is Is.STARTED:
+            self._place = held
             self._patience.cancel()
         else:
-            dumped = self._pages.join(several[0][0])
-            self._verdict = lambda: load_error(dumped)
+            self._verdict = partial(load_error, held)
 
     def _take(self, parts: Parts, size_bytes: int) -> tuple[Any, Any]:
         # The next batches are assumed to be as large as this one. They are requested first: the actor makes
@@ -294,11 +293,6 @@ class RayWorker(AnyWorker):
         self._patience.cancel()
         self._patience.join()
 
-    def abandon(self) -> None:
-        """In a forked process: leave the actor to its owner."""
-        self._is_over = True
-        self._bell.close()
-
     def _wake(self) -> None:
         self._bell.ring()
 
@@ -310,3 +304,5 @@ class RayWorker(AnyWorker):
 
     def _close_sources(self) -> None:
         self._bell.close()
+
+    _close_copies = _close_sources

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -91,20 +90,23 @@ def test_actors_that_are_kept_end_with_the_connection_to_ray(
 def test_a_pool_ends_whole_where_a_lost_actor_was_not_replaced(
     nodes: Nodes, leaving_nothing: Leaving
 ) -> None:
+    from asyncloader.observe.stopwatch import Stopwatch
+    from asyncloader.workers.by_value import dumps_with_modules
     from asyncloader.workers.ray.actor import Bench
     from asyncloader.workers.ray.pool import RayPool
+    from asyncloader.workers.worker import Work
 
-    def job(shared: object) -> Iterator[Any]:
-        return ((number, shared) for number in itertools.count())
+    def job(number: int, given: object) -> Work:
+        return Work(((each, given) for each in itertools.count()), Stopwatch())
 
     with leaving_nothing():
         pool = RayPool(
-            [job] * 2,
+            dumps_with_modules(job)[:2],
+            [None] * 2,
             Bench(al.RayWorkers(2), keeps=False),
             prefetch=1,
             prefetch_bytes=1 << 20,
             grace_s=5.0,
-            shared=(pickle.dumps(None), []),
         )
         pool.start()
         pool.workers[0].let_go()
