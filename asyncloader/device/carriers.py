@@ -1,15 +1,10 @@
-"""What the stage does with one batch: put it into pinned memory, or onto the device.
-
-Law: pinned memory comes from torch's host allocator, which gives it out again when the last tensor over it is
-gone and the copies that torch has queued from it are made. So nothing here waits before it lets go of it.
-"""
+"""What the stage does with one batch: put it into pinned memory, or onto the device."""
 
 from __future__ import annotations
 
 import copy
 import ctypes
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..blocks.memory import align, as_bytes, dense
+from .slabs import Accelerator, SlabRing
 
 # Takes a batch apart into the leaves that can be pinned, and builds one like it from others.
 #
@@ -249,72 +245,6 @@ class Prepared:
     size_bytes: int
 
 
-class Accelerator:
-    """One device, its side stream, and its page-locked host memory; constructing touches none of them.
-
-    Pinning works for every accelerator that torch can pin memory for; copies need CUDA, or ROCm, which torch
-    gives the same names. All methods but ``hand_over`` and ``move`` are called by the stage's own thread.
-
-    Args:
-        device: The device, with its index.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        assert device.index is not None, "the current device of this thread is not that of the stage's"
-        self._device = device
-
-    def enter_thread(self) -> None:
-        """Make the device and its side stream current in this thread, which is the stage's."""
-        # Both are a thread's own settings, so the consumer's are left alone, and end with the thread.
-        getattr(torch, self._device.type).set_device(self._device)
-        if self._device.type == "cuda":
-            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # as torch has it
-            torch.cuda.set_stream(stream)
-
-    def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether the device may read ``tensor`` directly, whatever has locked its pages."""
-        return tensor.is_pinned()
-
-    def pinned(self, size_bytes: int) -> Tensor:
-        """New page-locked host memory, as ``(size_bytes,)`` uint8."""
-        # From torch's caching host allocator, as Tensor.pin_memory takes it. Locking pages costs
-        # milliseconds and stalls the device, so it keeps and recycles them. A pool of our own could not see
-        # the copies a user makes of a pinned batch.
-        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-
-    def on_device(self, size_bytes: int) -> Tensor:
-        """New device memory, as ``(size_bytes,)`` uint8, for use on the side stream."""
-        return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
-
-    def copy(self, target: Tensor, source: Tensor) -> None:
-        """Queue a copy of pinned ``source`` to device memory on the side stream, and return at once."""
-        target.copy_(source, non_blocking=True)
-
-    def record(self) -> torch.cuda.Event:
-        """An event after everything queued on the side stream so far."""
-        # A blocking event: a thread that waits for it sleeps. Others spin, on a core that decoding could use.
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as torch has it
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def hand_over(self, event: torch.cuda.Event, buffers: Sequence[Tensor]) -> None:
-        """Let the caller's current stream use ``buffers``, from ``event`` on, without blocking.
-
-        Their memory must not be given out again before that stream's work so far, at the time they are
-        dropped, is done.
-        """
-        stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(event)
-        for buffer in buffers:
-            # The memory belongs to the side stream. Without this, the allocator would give it to the
-            # next copy as soon as the consumer drops the batch, while queued kernels still read it.
-            buffer.record_stream(stream)
-
-    def move(self, thing: Any) -> Any:
-        """Its ``.to(device, non_blocking=True)`` on the caller's current stream."""
-        return thing.to(self._device, non_blocking=True)
-
-
 class Pinner:
     """Copies batches into pinned memory, which is the user's from then on.
 
@@ -343,39 +273,37 @@ class Pinner:
         pinned = build(leaves)
         return Prepared(lambda: pinned, size_bytes)
 
+    def drain(self) -> None:
+        """Wait for nothing: only the user's own copies read this pinned memory."""
+
 
 class Uploader:
-    """Copies batches to the device on its side stream, through pinned memory.
+    """Copies batches to the device on its side stream, through a ring of pinned slabs.
 
     Args:
         backend: The device.
-        count: The most batches whose copies are pending.
-        budget_bytes: The most bytes of pinned memory that these take; one batch always may.
+        count: The most batches whose copies are pending, and the most slabs.
+        budget_bytes: The most bytes in slabs; None for no such bound.
     """
 
-    def __init__(self, backend: Accelerator, *, count: int, budget_bytes: int) -> None:
+    def __init__(self, backend: Accelerator, *, count: int, budget_bytes: int | None) -> None:
         self._backend = backend
-        self._count = count
-        self._budget_bytes = budget_bytes
-        #: The pending copies, the oldest first: what ends them, their bytes, and what they read where it lay.
-        self._pending: deque[tuple[torch.cuda.Event, int, list[Parcel]]] = deque()
+        self._ring = SlabRing(backend.pinned, count, budget_bytes)
 
     def prepare(self, batch: Any) -> Prepared:
         leaves, build = take_apart(batch)
         parcels, others = make_parcels(leaves, self._backend.is_pinned)
         late = self._pin_others(leaves, others)
-        staged_bytes = sum(align(parcel.size_bytes) for parcel in parcels if not parcel.pinned)
-        self._wait_for_room(staged_bytes)
-        staging = self._backend.pinned(staged_bytes) if staged_bytes else None
+        slab = self._ring.take(sum(align(parcel.size_bytes) for parcel in parcels if not parcel.pinned))
         buffers: list[Tensor] = []
         start = 0
         for parcel in parcels:
-            buffers.append(self._upload(parcel, staging, start, leaves))
+            buffers.append(self._upload(parcel, slab, start, leaves))
             start += 0 if parcel.pinned else align(parcel.size_bytes)
         event = None
         if buffers:
             event = self._backend.record()
-            self._pending.append((event, staged_bytes, [parcel for parcel in parcels if parcel.pinned]))
+            self._ring.lend(slab, event, [parcel for parcel in parcels if parcel.pinned])
         # What builds a batch refers to the old one, so it is used here unless something is to be moved:
         # a batch that lies ready must not keep the shared memory that it came in.
         built = None if late else build(leaves)
@@ -388,13 +316,9 @@ class Uploader:
 
         return Prepared(hand_over, sum(parcel.size_bytes for parcel in parcels))
 
-    def _wait_for_room(self, size_bytes: int) -> None:
-        """Wait for the oldest copies while there are too many to queue so many bytes more."""
-        while self._pending:
-            held_bytes = size_bytes + sum(size for _, size, _ in self._pending)
-            if len(self._pending) < self._count and held_bytes <= self._budget_bytes:
-                return
-            self._pending.popleft()[0].synchronize()
+    def drain(self) -> None:
+        """Wait until the device has read everything, and free what is held. Idempotent."""
+        self._ring.drain()
 
     def _pin_others(self, leaves: list[Any], others: list[int]) -> list[int]:
         """Pin what has its own way of doing it; returns which leaves the consumer has to move.
@@ -413,23 +337,26 @@ class Uploader:
                 late.append(index)
         return late
 
-    def _upload(self, parcel: Parcel, staging: Tensor | None, start: int, leaves: list[Any]) -> Tensor:
+    def _upload(self, parcel: Parcel, slab: Tensor | None, start: int, leaves: list[Any]) -> Tensor:
         """Queue the copy of a parcel; returns its device memory."""
         if parcel.pinned:
             source = as_bytes(parcel.pieces[0].tensor)
         else:
-            assert staging is not None
-            source = staging[start : start + parcel.size_bytes]
+            assert slab is not None
+            source = slab[start : start + parcel.size_bytes]
             parcel.write(source)
-        # While this copy runs, the next parcel is written beside it.
+        # While this copy runs, the next parcel is written to the slab.
         buffer = self._backend.on_device(parcel.size_bytes)
         self._backend.copy(buffer, source)
         parcel.lay_over(buffer, leaves)
         return buffer
 
     def _move(self, build: Build, leaves: list[Any], late: list[int]) -> Any:
-        for index in late:
-            leaves[index] = self._backend.move(leaves[index])
+        things = [leaves[index] for index in late]
+        moved, event = self._backend.move(things)
+        self._ring.keep(event, things)
+        for index, thing in zip(late, moved, strict=True):
+            leaves[index] = thing
         return build(leaves)
 
 

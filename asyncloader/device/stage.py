@@ -2,8 +2,8 @@
 
 Laws:
 
-* Batches come out in the order they went in, each with its own note. It ends with the first error, of the
-  source or in pinning a batch, which is raised behind the batches before it.
+* Batches come out in the order they went in, each with its own note. A batch that cannot be pinned, or
+  an error of the source, is raised at its place; what comes after it still comes.
 * The consumer never waits for the device: its stream does.
 * No wait is endless: ``close`` wakes the thread wherever it waits, and joins it.
 """
@@ -11,8 +11,8 @@ Laws:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,10 @@ import torch
 
 from ..errors import add_note, users_level
 from ..flow.channel import EndOfChannel, Producer, Receiver
-from .carriers import Accelerator, Pinner, Prepared, Uploader
+from .carriers import Pinner, Prepared, Uploader
+from .slabs import Accelerator
+
+_WHERE = "in the pinned-memory stage"
 
 
 class DeviceStage:
@@ -32,8 +35,8 @@ class DeviceStage:
         backend: The device.
         to_device: Whether batches go to the device, or only into pinned memory.
         depth: The most batches that lie ready at a time.
-        budget_bytes: The most bytes that lie ready, and the most that are being copied; one batch always
-            may.
+        budget_bytes: The most bytes that lie ready, and the most bytes in slabs; one batch always may.
+            None for no bound but ``depth``.
     """
 
     def __init__(
@@ -43,17 +46,22 @@ class DeviceStage:
         *,
         to_device: bool,
         depth: int,
-        budget_bytes: int,
+        budget_bytes: int | None,
     ) -> None:
         assert depth > 0, "a stage without room for a batch would never pass one on"
+        self._backend = backend
+        # One slab to write to while the copies of as many batches as may lie ready are pending.
+        self._carrier: Pinner | Uploader = (
+            Uploader(backend, count=depth + 1, budget_bytes=budget_bytes) if to_device else Pinner(backend)
+        )
         # A batch costs its bytes, but at least the share that keeps the number of batches to ``depth``.
-        least_cost = max(budget_bytes // depth, 1)
+        least_cost = 1 if budget_bytes is None else max(budget_bytes // depth, 1)
         self._producer = Producer(
-            partial(_prepared, source, backend, to_device, depth, budget_bytes),
+            partial(_prepared, source, backend, self._carrier),
             least_cost * depth,
             on_close=source.close,
             name="asyncloader-device",
-            cost_of=lambda made: max(made[0].size_bytes, least_cost),
+            cost_of=lambda made: 1 if budget_bytes is None else max(made[0].size_bytes, least_cost),
             makes_before_room=True,
         )
         #: Starts the thread, which begins to read the source.
@@ -80,44 +88,73 @@ class DeviceStage:
         return prepared.hand_over(), note
 
     def close(self) -> None:
-        """Close the source and end the thread. Idempotent, from any thread."""
-        self._producer.close()
+        """Close the source, end the thread and free the slabs. Idempotent, from any thread."""
+        try:
+            self._producer.close()
+        finally:
+            # The thread has drained its own; this is for what the consumer copied afterwards. One that has
+            # not ended still uses them, and does it itself.
+            if not self._producer.is_alive:
+                _drain(self._carrier)
 
 
 def _prepared(
-    source: Receiver[tuple[Any, Any]],
-    backend: Accelerator,
-    to_device: bool,
-    depth: int,
-    budget_bytes: int,
+    source: Receiver[tuple[Any, Any]], backend: Accelerator, carrier: Pinner | Uploader
 ) -> Generator[tuple[Prepared, Any], None, None]:
     """The batches of the source, each prepared; in the stage's own thread."""
-    # One batch is written while the copies of as many as may lie ready are pending.
-    carrier: Pinner | Uploader = (
-        Uploader(backend, count=depth + 1, budget_bytes=budget_bytes) if to_device else Pinner(backend)
-    )
-    with _noted():
-        backend.enter_thread()
-    while True:
-        try:
-            batch, note = source.receive()
-        except EndOfChannel:
-            return
-        with _noted():
-            made = [(carrier.prepare(batch), note)]
-        # Waiting for room must not hold the batch as it was, which may lie in shared memory.
-        del batch
-        yield made.pop()
-
-
-@contextmanager
-def _noted() -> Iterator[None]:
-    """Note on an error where it was raised."""
+    failure: Exception | None = None  # what the source raised last
     try:
-        yield
+        try:
+            backend.enter_thread()
+        except Exception as error:
+            add_note(error, _WHERE)
+            raise
+        while True:
+            try:
+                batch, note = source.receive()
+            except EndOfChannel:
+                return
+            except Exception as error:
+                if error is failure:
+                    raise  # the source has ended with it, and raises it each time: so does this stage
+                failure, made = error, [(_failed(error), None)]
+            else:
+                made = [(_prepare(carrier, batch), note)]
+                # Waiting for room must not hold the batch as it was, which may lie in shared memory.
+                del batch
+            yield made.pop()
+    finally:
+        failure = None  # its traceback leads here
+        _drain(carrier)
+
+
+def _prepare(carrier: Pinner | Uploader, batch: Any) -> Prepared:
+    try:
+        return carrier.prepare(batch)
     except Exception as error:
-        add_note(error, "in the pinned-memory stage")
-        raise
+        add_note(error, _WHERE)
+        return _failed(error)
+
+
+def _drain(carrier: Pinner | Uploader) -> None:
+    # If this fails, the device itself has failed, and nothing on it can be waited for. The consumer's next
+    # call to it raises a better error.
+    with suppress(Exception):
+        carrier.drain()
+
+
+def _failed(error: Exception) -> Prepared:
+    """In place of a batch: an error that the consumer meets when its turn comes."""
+
+    def hand_over() -> Any:
+        nonlocal error
+        try:
+            raise error
+        finally:
+            # Its traceback refers to this stage's frames, and they to this: a cycle, with the batch.
+            del error
+
+    return Prepared(hand_over, 0)
 
 
 # Which device stage a loader needs, if any; torch's warnings where it needs none after all.
@@ -172,9 +209,9 @@ def open_stage(
     source: Receiver[tuple[Any, Any]],
     *,
     pin_memory: bool,
-    device: str | torch.device | None,
-    pin_memory_device: str,
-    budget_bytes: int,
+    device: str | torch.device | None = None,
+    pin_memory_device: str = "",
+    budget_bytes: int | None = None,
 ) -> Receiver[tuple[Any, Any]]:
     """Put the stage that the user asked for behind ``source``, started; or none.
 

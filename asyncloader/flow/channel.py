@@ -527,6 +527,11 @@ class Producer(Generic[T]):
         frame = frames.get(self._thread.ident or 0)
         return "its end" if frame is None else format_stack(frame)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread has begun and not ended."""
+        return self._thread.is_alive()
+
     def _join(self) -> None:
         if self._thread.ident is None:
             return

@@ -35,7 +35,8 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
 import asyncloader as al
-from asyncloader.device.carriers import Accelerator, Pinner, Uploader
+from asyncloader.device.carriers import Pinner, Uploader
+from asyncloader.device.slabs import Accelerator
 
 Batch = list[torch.Tensor]
 
@@ -59,7 +60,7 @@ def one_batch(device: torch.device, repeats: int) -> None:
     # This thread is stage and consumer at once, so that one batch can be timed.
     backend.enter_thread()
     pinner = Pinner(backend)
-    uploader = Uploader(backend, count=3, budget_bytes=1 << 40)
+    uploader = Uploader(backend, count=3, budget_bytes=None)
 
     def send(batch: Batch) -> Batch:
         return [tensor.to(device, non_blocking=True) for tensor in batch]

@@ -1,14 +1,14 @@
 """A device in ordinary memory that reads late, and says so if anybody relied on its having read early.
 
-A copy queued on its side stream happens when its event is done, not before: memory that was written again in
-between shows as a wrong batch. Events are done when the consumer's stream gets to them, or when the stage
-waits for them.
+A copy queued on its side stream happens when its event is done, not before: a slab or a source that was
+written again, or let go, in between shows as a wrong batch. Events are done when the consumer's stream
+gets to them, when the stage waits for them, or when ``lucky`` says so, in any order.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,11 @@ class FakeEvent:
             self.copies.clear()
             self.done = True
 
+    def query(self) -> bool:
+        if not self.done and self.backend.lucky():
+            self.finish()
+        return self.done
+
     def synchronize(self) -> None:
         assert not self.backend.consuming(), "the consumer waited for the device"
         if not self.done:
@@ -41,14 +46,15 @@ class FakeEvent:
 class FakeBackend:
     """Has the methods of ``Accelerator``, and checks which thread calls each."""
 
-    def __init__(self) -> None:
+    def __init__(self, lucky: Callable[[], bool] = lambda: False) -> None:
+        self.lucky = lucky
         self.stage_thread: threading.Thread | None = None
         self.consumer: threading.Thread | None = None
         self.waits = 0
         self.copies = 0
         self.slabs: list[int] = []
         self.events: list[FakeEvent] = []
-        self.moved: list[int] = []
+        self.moved: list[Any] = []
         self.pinned_addresses: set[int] = set()
         self.fail_pinning: Exception | None = None
         self.fail_copying: Exception | None = None
@@ -109,10 +115,12 @@ class FakeBackend:
             del self._buffers[address]
         event.finish()
 
-    def move(self, thing: Any) -> Any:
+    def move(self, things: Sequence[Any]) -> tuple[list[Any], FakeEvent]:
         assert threading.current_thread() is not self.stage_thread
-        self.moved.append(id(thing))
-        return thing.to("cpu", non_blocking=True)
+        self.moved += things
+        event = FakeEvent(self)
+        self.events.append(event)
+        return [thing.to("cpu", non_blocking=True) for thing in things], event
 
     def _check_stage(self) -> None:
         assert threading.current_thread() is self.stage_thread, "called outside the stage's thread"

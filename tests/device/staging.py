@@ -12,9 +12,6 @@ from fake_backend import FakeBackend
 from asyncloader.device.stage import DeviceStage
 from asyncloader.flow.channel import Channel, EndOfChannel
 
-#: More than any test needs.
-AMPLE = 1 << 30
-
 BOTH = pytest.mark.parametrize("to_device", [False, True], ids=["pinned", "device"])
 
 
@@ -27,7 +24,7 @@ def filled(batches: list[Any]) -> Channel[Any]:
 
 
 def make_stage(source: Any, backend: FakeBackend, **options: Any) -> DeviceStage:
-    stage = DeviceStage(source, backend, **{"to_device": True, "depth": 2, "budget_bytes": AMPLE, **options})
+    stage = DeviceStage(source, backend, **{"to_device": True, "depth": 2, "budget_bytes": None, **options})
     backend.consumer = threading.current_thread()
     stage.start()
     return stage
@@ -40,6 +37,12 @@ def drained(stage: DeviceStage) -> list[Any]:
             received.append(stage.receive())
     except EndOfChannel:
         return received
+
+
+def settle(stage: DeviceStage) -> None:
+    """Close as an owner does that is no consumer any more: then waiting for the device is allowed."""
+    stage._backend.consumer = None
+    stage.close()
 
 
 def backend_has_event(backend: FakeBackend, count: int = 1) -> None:

@@ -13,21 +13,12 @@ from asyncloader.flow.channel import Channel
 here_without_a_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
 
-#: The options of a loader that asks for no stage.
-NOTHING: dict[str, Any] = {
-    "pin_memory": False,
-    "device": None,
-    "pin_memory_device": "",
-    "budget_bytes": 1 << 30,
-}
-
-
 def opened(**options: Any) -> tuple[bool, list[str]]:
     """Whether the source itself came back, and the warnings."""
     source: Channel[Any] = Channel(1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        stage = open_stage(source, **{**NOTHING, **options})
+        stage = open_stage(source, **options)
     stage.close()
     return stage is source, [str(warning.message) for warning in caught]
 
@@ -90,12 +81,12 @@ def test_other_types_are_type_errors(device: Any) -> None:
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda", 0)])
 def test_missing_device_is_an_error_before_anything_starts(device: Any) -> None:
     with pytest.raises(RuntimeError, match="needs a CUDA device, but torch finds none"):
-        opened(device=device)
+        open_stage(Channel(1), pin_memory=False, device=device)
 
 
 def test_device_is_checked_before_pinning_warns() -> None:
     with pytest.raises(ValueError, match="name a torch device"):
-        opened(pin_memory=True, pin_memory_device="x", device="gpu")
+        open_stage(Channel(1), pin_memory=True, pin_memory_device="x", device="gpu")
 
 
 @pytest.mark.gpu

@@ -24,8 +24,7 @@ def opened(batches: list[Any], **options: Any) -> Any:
     for number, batch in enumerate(batches):
         source.send((batch, number))
     source.finish()
-    given = {"pin_memory": True, "device": None, "pin_memory_device": "", "budget_bytes": 1 << 30, **options}
-    return open_stage(source, **given)
+    return open_stage(source, **{"pin_memory": True, **options})
 
 
 @pytest.fixture
