@@ -151,11 +151,9 @@ def join(blocks: Sequence[Block]) -> Block:
 
     Columns are alike if they have the same kind, dtype and trailing dimensions.
 
-    Raises:
-        ValueError: There is no block.
+    Args:
+        blocks: At least one.
     """
-    if not blocks:
-        raise ValueError("there is nothing to join")
     if len(blocks) == 1:
         return blocks[0]
     trail = join_trails([(block.trail, len(block)) for block in blocks])

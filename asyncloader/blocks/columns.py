@@ -357,17 +357,8 @@ class WithNulls(list[Any]):
         values = like.values if isinstance(like, Ragged) else []
         if not isinstance(like, Ragged) or not all(isinstance(entry, type(values)) for entry in self):
             return self
-        return Ragged(_end_to_end(self, values), offsets_of(list(map(len, self))))
-
-
-def _end_to_end(sequences: list[Any], like: Column) -> Column:
-    """The values of sequences of one kind."""
-    if isinstance(like, np.ndarray):
-        return np.concatenate([like[:0], *sequences])
-    if isinstance(like, Ragged):
-        values = _end_to_end([sequence.flat for sequence in sequences], like.values)
-        return Ragged(values, offsets_of([length for each in sequences for length in each.lengths.tolist()]))
-    return [entry for sequence in sequences for entry in sequence]
+        joined = join_columns([part_of(values, 0, 0), *self])
+        return self if joined is None else Ragged(joined, offsets_of(list(map(len, self))))
 
 
 def _type_of(column: Column) -> object:

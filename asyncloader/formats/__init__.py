@@ -199,31 +199,24 @@ def check_format(name: str) -> None:
         raise ValueError(f"{name} is read by an index.json: give its folder to al.from_{name}")
 
 
-def _row(name: str) -> Format:
-    if name not in formats:
-        check_format(name)
-    return formats[name]
-
-
 def open_decoder(name: str, **spec: Any) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
     Args:
-        name: A name in ``formats``.
+        name: A name in ``formats``, of a format that needs no plan.
         spec: See ``ShardSpec``.
 
     Returns:
         A decoder whose trails count from the start of the shard.
 
     Raises:
-        ValueError: The format is unknown or needs a plan, or a number is negative.
+        ValueError: A number is negative.
     """
-    row, wanted = _row(name), ShardSpec(**spec)
+    open_shard, wanted = formats[name].open, ShardSpec(**spec)
+    assert open_shard is not None, f"{name} is not read from front to back"
     if min(wanted.start_sample, wanted.start_byte, wanted.skip) < 0:
         raise ValueError(f"start_sample, start_byte and skip must be 0 or more, not {spec}")
-    if row.open is None:
-        raise ValueError(f"{name!r} is not read from front to back: use open_plan")
-    return row.open(wanted)
+    return open_shard(wanted)
 
 
 def open_plan(name: str, **spec: Any) -> Planning | None:
@@ -232,11 +225,8 @@ def open_plan(name: str, **spec: Any) -> Planning | None:
     Args:
         name: A name in ``formats``.
         spec: See ``ShardSpec``. ``start_sample`` counts the shard's samples, whatever a filter keeps.
-
-    Raises:
-        ValueError: An unknown format.
     """
-    plan = _row(name).plan
+    plan = formats[name].plan
     return None if plan is None else plan(ShardSpec(**spec))
 
 

@@ -183,14 +183,9 @@ class Decompressor:
 
     Attributes:
         fed: How many compressed bytes were used, the same for each piece in any chunking.
-
-    Raises:
-        ValueError: Another name.
     """
 
     def __init__(self, name: str, what: str = "shard") -> None:
-        if name not in _CODECS:
-            raise ValueError(f"compression must be one of {', '.join(_CODECS)}, not {name!r}")
         self._name = name
         self._what = what
         self._open_member, self._first_bytes, self._pad_unit = _CODECS[name]
@@ -297,9 +292,6 @@ class CompressedDecoder(Decoder):
     Args:
         inner: The decoder of the decompressed shard.
         name: "gzip", "zstd", "xz", "bzip2" or "brotli".
-
-    Raises:
-        ValueError: Another name.
     """
 
     def __init__(self, inner: Decoder, name: str) -> None:

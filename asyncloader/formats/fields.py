@@ -169,11 +169,8 @@ def encode_jsonl_sample(sample: Mapping[str, Any], *, allow_nan: bool = True) ->
 
     Raises:
         ValueError: A number that JSON lacks, if that is not allowed.
-        TypeError: The sample is no mapping, a field's name is no text, or JSON has no form for a value; the
-            message names it.
+        TypeError: A field's name is no text, or JSON has no form for a value; the message names it.
     """
-    if not isinstance(sample, Mapping):
-        raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
     for field in sample:
         if not isinstance(field, str):  # JSON would turn a number into text, and two fields into one
             raise TypeError(f"a field of a sample must have a str for its name, not {field!r}")
@@ -198,8 +195,6 @@ def encode_tar_sample(sample: Mapping[str, Any]) -> bytes:
         TypeError: There is no encoding for a value by its field's extension.
         ValueError: A key or field would not read back as it is.
     """
-    if not isinstance(sample, Mapping):
-        raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
     key = _checked_key(sample.get("__key__"))
     members = []
     for field, value in sample.items():

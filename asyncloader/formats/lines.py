@@ -46,7 +46,8 @@ class LineDecoder(Decoder):
             its index. None: the error is raised.
     """
 
-    #: Far above any record seen in practice; keeps a shard without lines from filling the memory.
+    #: Far above any record seen in practice; keeps a shard without lines from filling the memory. More than a
+    #: window, so that only the open line can be longer.
     most_line_bytes: ClassVar[int] = 256 << 20
 
     # Whether blank lines are samples.
@@ -99,12 +100,9 @@ class LineDecoder(Decoder):
     def _hold(self, piece: memoryview) -> None:
         self._open_bytes += len(piece)
         if self._open_bytes > self.most_line_bytes:
-            raise self._too_long()
+            raise FormatError(f"a line of more than {self.most_line_bytes} bytes")
         # A view takes more memory than few bytes do.
         self._open.append(piece if len(piece) > 512 else bytes(piece))
-
-    def _too_long(self) -> FormatError:
-        return FormatError(f"a line of more than {self.most_line_bytes} bytes")
 
     def finish(self) -> Iterator[Block]:
         line = b"".join(self._open)
@@ -125,18 +123,12 @@ class LineDecoder(Decoder):
         if self._at == 0 and lines[0].startswith(_BOM):
             self._at = len(_BOM)
             lines[0] = lines[0][len(_BOM) :]
-        limit = self.most_line_bytes
         for start in range(0, len(lines), MAX_BLOCK_SAMPLES):
             run = lines[start : start + MAX_BLOCK_SAMPLES]
-            lengths = list(map(len, run))
-            whole = len(run)
-            if max(lengths) > limit:
-                whole = next(place for place, length in enumerate(lengths) if length > limit)
             # Where each line ends with its newline, from the beginning of the first one.
-            ends = [end + place * newline for place, end in enumerate(accumulate(lengths, initial=self._at))]
-            yield from self._parse_all(run[:whole], ends[1 : whole + 1])
-            if whole < len(run):
-                raise self._too_long()
+            lengths = accumulate(map(len, run), initial=self._at)
+            ends = [end + place * newline for place, end in enumerate(lengths)]
+            yield from self._parse_all(run, ends[1:])
             if len(self._samples) >= MAX_BLOCK_SAMPLES:
                 yield from self._take()
 
@@ -379,7 +371,7 @@ class JsonlDecoder(LineDecoder):
         # strings. So if all newlines are like this, each line has at least one value; and if there are as
         # many values as lines, each line has one.
         parsed = None
-        if run.startswith(b"{") and len(run) <= self.most_line_bytes:
+        if run.startswith(b"{"):
             characters = np.frombuffer(run + b"\n", np.uint8)
             line_ends = np.flatnonzero(characters == _NEWLINE)
             inner = line_ends[:-1]

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import StoreError, drop_frames
-from ..formats import check_format
 from ..stores.expanding import IsShard, expand_home
 from ..stores.globs import folder_before
 from ..stores.local import length_of
@@ -95,8 +94,6 @@ def make_catalog(
         StoreError: A request failed, an index cannot be read, or a folder, prefix or glob lacks shards that
             its index lists.
     """
-    if format is not None:
-        check_format(format)
     if not isinstance(index, str | os.PathLike | Beside | None):
         raise TypeError(f"index should be a URL or path, but got {type(index).__name__}")
     where = expand_home(os.fspath(index)) if isinstance(index, str | os.PathLike) else index

@@ -86,8 +86,6 @@ class NamedShards:
 
     def find(self) -> FoundShards:
         """Find them; see ``find_shards``."""
-        if self.format is not None:
-            check_format(self.format)
         return find_shards(self.urls, self.format, self.access.options, self.network)
 
     def find_with_formats(self) -> tuple[FoundShards, RunLengths]:
@@ -124,9 +122,11 @@ def find_shards(
 
     Raises:
         TypeError: Something else than strings and paths, or an option of a wrong type.
-        ValueError: No shard, or names and options that do not fit.
+        ValueError: No shard, an unknown format, or names and options that do not fit.
         StoreError: A request failed.
     """
+    if format is not None:
+        check_format(format)
     is_shard, check_folder = partial(is_shard_name, format=format), partial(check_prefix, format=format)
     patterns = read_urls(urls)
     check_names(patterns)

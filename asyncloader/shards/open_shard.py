@@ -55,8 +55,6 @@ def check_written(format: str, compression: str | None) -> None:
 
 
 def _as_row(sample: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(sample, Mapping):
-        raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
     return {name: value for name, value in sample.items() if name != "__url__"}
 
 
@@ -71,8 +69,10 @@ def encode(format: str, sample: Mapping[str, Any]) -> bytes | Mapping[str, Any]:
     """A sample as a shard of this format takes it.
 
     Raises:
-        TypeError, ValueError: It has no encoding, or would not read back.
+        TypeError, ValueError: It is no mapping, has no encoding, or would not read back.
     """
+    if not isinstance(sample, Mapping):
+        raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
     return _ENCODERS[format](sample)
 
 

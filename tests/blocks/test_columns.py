@@ -146,8 +146,3 @@ def test_the_order_of_fields_is_that_of_the_first_block() -> None:
         ]
     )
     assert [list(row) for row in joined.rows()] == [["x", "y"], ["x", "y"]]
-
-
-def test_nothing_cannot_be_joined() -> None:
-    with pytest.raises(ValueError, match="nothing to join"):
-        join([])

@@ -159,13 +159,16 @@ def test_a_web_page_is_named() -> None:
 
 
 def test_a_line_above_the_limit_is_refused_in_any_chunking() -> None:
-    for body in (b"ab\n" + b"x" * 11 + b"\ncd\n", b"ab\n" + b"x" * 11, b"ab\n" + b"x" * 5000):
-        samples, _, fault = assert_any_chunking_equal(limited(TextDecoder, most_line_bytes=10), body)
+    most = 200_000  # more than is parsed at a time
+    long = b"x" * (most + 1)
+    for body in (b"ab\n" + long + b"\ncd\n", b"ab\n" + long, b"ab\n" + 2 * long):
+        samples, _, fault = assert_any_chunking_equal(limited(TextDecoder, most_line_bytes=most), body)
         assert samples == [{"__key__": "0", "text": "ab"}]
         assert fault is not None
-        assert "more than 10 bytes" in fault[0]
+        assert "more than 200000 bytes" in fault[0]
         assert fault[1:] == (3, 1)
-    assert len(samples_of(limited(TextDecoder, most_line_bytes=10)(), b"x" * 10 + b"\n" + b"y" * 10)) == 2
+    whole = b"x" * most + b"\n" + b"y" * most
+    assert len(samples_of(limited(TextDecoder, most_line_bytes=most)(), whole)) == 2
 
 
 def test_blocks_are_bounded_in_samples_and_bytes() -> None:
