@@ -297,12 +297,10 @@ class OnChunks(Op):
     Args:
         fn: Any callable of a dict of columns. It must return the same for the same chunk.
         batch_size: Samples of a chunk; the last one of a lane may have fewer.
-        concurrency: How many chunks at a time, on threads if above 1.
     """
 
     fn: Callable[[dict[str, Any]], Any]
     batch_size: int
-    concurrency: int = 1
 
     name: ClassVar[str]
     hint: ClassVar[str] = ""
@@ -310,13 +308,14 @@ class OnChunks(Op):
 
     def __post_init__(self) -> None:
         check_plain(self.name, self.fn, "columns", self.hint)
-        as_counts(self, "batch_size", "concurrency")
+        as_counts(self, "batch_size")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
         chunks = cut_pools(upstream, start, lane.for_columns(True), self.batch_size)
-        apply, concurrency = partial(self._apply, lane), self.concurrency
+        apply = partial(self._apply, lane)
+        concurrency: int = getattr(self, "concurrency", 1)  # a filter has none
         with ExitStack() as stack:
             if concurrency == 1 or lane.singly:
                 results: Iterator[tuple[Pool, Block]] = map(apply, chunks)
@@ -348,11 +347,22 @@ class OnChunks(Op):
             raise
 
 
+@dataclass(frozen=True)
 class MapBatches(OnChunks):
-    """Replace chunks by ``fn(columns)``."""
+    """Replace chunks by ``fn(columns)``.
+
+    Args:
+        concurrency: How many chunks at a time, on threads if above 1.
+    """
+
+    concurrency: int = 1
 
     name = "map_batches"
     hint = "; use .map"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        as_counts(self, "concurrency")
 
     def made_of(self, block: Block, lane: Lane) -> Block:
         given = columns_of(block)
