@@ -1,6 +1,6 @@
 """Whole shards on local disk: a store around a store, shared by all processes of the machine.
 
-``store`` wraps the stores of an engine and checks the options. ``fetch``, ``download`` and ``copy`` bring
+``store`` wraps the stores of an engine and checks the options. ``fetch``, ``waiting`` and ``copy`` bring
 shards in and read them, ``folder`` and ``locks`` are the files on disk, and ``upkeep`` lists, prunes and
 verifies them.
 """

@@ -15,7 +15,7 @@ Laws:
   come before the change that they announce, which consists of assignments. A receiver that was interrupted
   with an item puts it back. ``finish`` and ``close`` can be repeated after an interruption.
 * ``close`` (by the receiver) wakes every sender with ``ChannelClosed``, drops what is held, and calls the
-  functions of ``on_close``. No wait is unbounded: the owner of a channel closes it.
+  function of ``on_close``. No wait is unbounded: the owner of a channel closes it.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Channel(Generic[T]):
         #: In line for an item, and for room; including those that were woken and have not checked yet.
         self._receivers: deque[Waiter] = deque()
         self._senders: deque[Waiter] = deque()
-        self._on_close: list[Callable[[], object]] = []
+        self._on_close: Callable[[], object] | None = None
 
     # --- the sender's end ---
 
@@ -246,19 +246,20 @@ class Channel(Generic[T]):
                 self._error = error
                 if error is not None:
                     self._error_frames = error.__traceback__
-                self._on_close = []
+                self._on_close = None
                 self._finished = True
             self._wake(self._receivers)
 
     def on_close(self, call: Callable[[], object]) -> None:
-        """Call ``call`` once, in the closing thread, if the receiver closes before the sender finishes.
+        """Call ``call`` in the closing thread, if the receiver closes before the sender finishes.
 
-        For a sender that may be waiting for something else than this channel.
+        For the sender, which may be waiting for something else than this channel. It may be called again if
+        an interrupted ``close`` is repeated.
         """
         with self._lock:
             if not self._closed:
                 if not self._finished:
-                    self._on_close.append(call)
+                    self._on_close = call
                 return
         call()
 
@@ -303,24 +304,19 @@ class Channel(Generic[T]):
 
     def close(self) -> None:
         """Report to the senders that the receiver has gone, and drop what is held. Idempotent."""
-        calls: list[Callable[[], object]] = []
-        try:
-            with self._lock:
-                self._closed = True
-                self._finished = True
-                # Its traceback leads to frames that refer to this channel: nothing would be freed at once.
-                self._error = self._error_frames = None
-                self._held = 0
-                self._items.clear()
-                self._wake(self._senders)
-                self._wake(self._receivers)
-                calls, self._on_close = self._on_close, calls
-            while calls:
-                calls[-1]()
-                del calls[-1]
-        except BaseException:
-            self._on_close += calls
-            raise
+        with self._lock:
+            self._closed = True
+            self._finished = True
+            # Its traceback leads to frames that refer to this channel: nothing would be freed at once.
+            self._error = self._error_frames = None
+            self._held = 0
+            self._items.clear()
+            self._wake(self._senders)
+            self._wake(self._receivers)
+        call = self._on_close
+        if call is not None:
+            call()
+            self._on_close = None  # only now, so that an interrupted close can be repeated
 
     def __iter__(self) -> Iterator[T]:
         """What a thread receives, until the sender has finished."""

@@ -101,16 +101,9 @@ def read_delay_s(thread: int) -> float:
     Returns:
         Seconds since its start; 0 if the system does not count them, or the thread has ended.
     """
-    try:
-        descriptor = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0.0
-    try:
-        return parse_run_delay(os.read(descriptor, 100).decode())
-    except OSError:
-        return 0.0
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        return parse_run_delay(Path(f"/proc/self/task/{thread}/schedstat").read_text())
+    return 0.0
 
 
 def read_throttled_s() -> float:

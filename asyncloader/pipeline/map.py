@@ -314,16 +314,21 @@ class OnChunks(Op):
         # A chunk counts as one sample.
         size = AdaptiveSize(1, lane.services.made_bytes)
         chunks = cut_pools(upstream, start, lane.for_columns(True), self.batch_size)
+        apply = partial(self._apply, lane)
+        concurrency: int = getattr(self, "concurrency", 1)  # a filter has none
         with ExitStack() as stack:
-            results = self._results(chunks, size, lane, stack)
+            if concurrency == 1 or lane.singly:
+                results: Iterator[tuple[Pool, Block]] = map(apply, chunks)
+            else:
+                calls = stack.enter_context(closing(on_threads(apply, concurrency, shown(self), lane)))
+                results = in_order(chunks, calls, size, concurrency, _WINDOW * concurrency, lambda _: 1)
             stack.enter_context(closing(chunks))
             for chunk, made in results:
                 if isinstance(made, Columns):
                     size.measure([dict(made.fields)])
-                count = len(made)
-                if chunk.emitted < count:
-                    trail = made.trail.follow(chunk.span.positions(0, count))
-                    yield made.follow(trail).part(chunk.emitted, count)
+                if chunk.emitted < len(made):
+                    trail = made.trail.follow(chunk.span.positions(0, len(made)))
+                    yield made.follow(trail).part(chunk.emitted, len(made))
                 del chunk, made
 
     def describe(self) -> Mapping[str, Any]:
@@ -332,12 +337,6 @@ class OnChunks(Op):
     def made_of(self, block: Block, lane: Lane) -> Block:
         """What is made of a chunk, on trails of its samples."""
         raise NotImplementedError
-
-    def _results(
-        self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane, stack: ExitStack
-    ) -> Iterator[tuple[Pool, Block]]:
-        """What is made of each chunk; ``stack`` closes what makes it."""
-        return map(partial(self._apply, lane), chunks)
 
     def _apply(self, lane: Lane, chunk: Pool) -> tuple[Pool, Block]:
         lane.services.engine.check()  # a closed pass does not make the next call
@@ -370,15 +369,6 @@ class MapBatches(OnChunks):
         with UserCalls(lane, block.trail):
             made = self.fn(dict(given))
         return Columns(_checked(made, given, len(block)), block.trail)
-
-    def _results(
-        self, chunks: Iterable[Pool], size: AdaptiveSize, lane: Lane, stack: ExitStack
-    ) -> Iterator[tuple[Pool, Block]]:
-        if self.concurrency == 1 or lane.singly:
-            return super()._results(chunks, size, lane, stack)
-        calls = on_threads(partial(self._apply, lane), self.concurrency, shown(self), lane)
-        stack.enter_context(closing(calls))
-        return in_order(chunks, calls, size, self.concurrency, _WINDOW * self.concurrency, lambda _: 1)
 
 
 def _checked(made: Any, given: Mapping[str, Column], count: int) -> dict[str, Column]:

@@ -128,10 +128,6 @@ async def _fetch(stores: Stores, url: str) -> bytes:
                 raise StoreError(
                     f"expected at most {_MOST_FETCHED_BYTES >> 20} MiB to be read at once", shard=redact(url)
                 )
-        if body.stop is not None and len(content) != body.stop:
-            raise StoreError(
-                f"the body ended before byte {body.stop}", shard=redact(url), offset=len(content)
-            )
         return bytes(content)
 
 

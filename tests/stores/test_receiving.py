@@ -21,7 +21,7 @@ from certificates import self_signed
 
 import asyncloader
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.http.aiohttp_private import HEAD_BYTES, Receiver, has_length
+from asyncloader.stores.http.aiohttp_private import HEAD_BYTES, BodyReceiver, has_length
 from asyncloader.stores.store import BUFFER_BYTES
 from asyncloader.types import Buffer
 
@@ -87,7 +87,7 @@ async def session(tls: ssl.SSLContext | bool = True) -> AsyncIterator[aiohttp.Cl
 async def body_of(client: aiohttp.ClientSession, url: str) -> AsyncIterator[AsyncIterator[Buffer]]:
     async with client.get(url) as response:
         if has_length(response):
-            yield Receiver(response, "x", 0, response.content_length or 0)
+            yield BodyReceiver(response, "x", 0, response.content_length or 0)
         else:
             yield response.content.iter_chunked(1 << 18)
 

@@ -43,7 +43,7 @@ def has_length(response: aiohttp.ClientResponse) -> bool:
     return response.content_length is not None and "Transfer-Encoding" not in response.headers
 
 
-class Receiver(asyncio.BufferedProtocol):
+class BodyReceiver(asyncio.BufferedProtocol):
     """Receives a body in place of aiohttp's own protocol, up to its last byte.
 
     Args:
@@ -79,7 +79,7 @@ class Receiver(asyncio.BufferedProtocol):
             self._transport: asyncio.Transport = connection.transport
             self._transport.set_protocol(self)
 
-    def __aiter__(self) -> Receiver:
+    def __aiter__(self) -> BodyReceiver:
         return self
 
     async def __anext__(self) -> Buffer:

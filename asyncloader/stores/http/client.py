@@ -31,7 +31,7 @@ from ..failures import TransientError
 from ..store import Body, NetworkPolicy
 from ..urls import redact
 from . import redirects
-from .aiohttp_private import HEAD_BYTES, HttpProcessingError, Receiver, has_length
+from .aiohttp_private import HEAD_BYTES, BodyReceiver, HttpProcessingError, has_length
 from .answers import Asked, body_of, refusal_of, request_headers
 
 _MOST_REDIRECTS = 5
@@ -112,7 +112,7 @@ class HttpStore:
         async with response:
             body = body_of(asked, response.status, response.headers, time.time())
             if body.stop and has_length(response):
-                body.chunks = Receiver(response, redact(url), body.start, body.stop)
+                body.chunks = BodyReceiver(response, redact(url), body.start, body.stop)
             if body.stop == 0 or has_length(response):
                 yield body
                 return
