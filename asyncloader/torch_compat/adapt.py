@@ -92,6 +92,9 @@ class Adapter:
     def __repr__(self) -> str:
         return repr(self.dataset)
 
+    def __str__(self) -> str:
+        return str(self.dataset)
+
 
 class _EngineHere:
     """An engine started when first needed, in the process that needs it; pickles as none."""

@@ -156,7 +156,7 @@ def _bytes_in(batch: Any) -> int:
 # To measure a wait, with two readings of that clock, takes two microseconds: about one in so much time.
 _MEASURE_S = 0.002
 
-# Waits that count for their mean. With fewer, the long ones among short ones would be measured too seldom.
+# Measured waits that count for the mean of all.
 _MEAN_OF = 64
 
 
@@ -202,13 +202,14 @@ class InlineTimer(WorkerTimer):
         self.stopwatch.enter(IDLE, now_s)
         took_s = now_s - self._since_s
         self._since_s = None
-        self._mean_s += (took_s - self._mean_s) / _MEAN_OF
         self._waits_s += took_s
-        if self._cpu_before_s is not None:
-            self._cpu_s += thread_time() - self._cpu_before_s
-            self._measured_s += took_s
-            self._cpu_before_s = None
-        return self._news() if self._measured_s and self.stopwatch.has_news(now_s) else None
+        if self._cpu_before_s is None:
+            return None
+        self._cpu_s += thread_time() - self._cpu_before_s
+        self._cpu_before_s = None
+        self._measured_s += took_s
+        self._mean_s += (took_s - self._mean_s) / _MEAN_OF
+        return self._news() if self.stopwatch.has_news(now_s) else None
 
     def end(self) -> Spent | None:
         """The pass is over, maybe in a wait; returns all that was not reported."""
