@@ -18,7 +18,7 @@ from ..plan.topology import World
 from ..stores.expanding import expand_home
 from .kind import StreamOptions
 from .lengths import count_batches, known_batches
-from .run import Run
+from .run import Run, closing_after
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -191,6 +191,16 @@ class Passes:
 
 
 # The counters of a loader's passes, and the files of traced ones.
+
+
+def close_unbegun(counters: Meter) -> Callable[..., None]:
+    """What closes the counters of a pass that does not begin, on the way out of a context."""
+
+    def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        with closing_after(error):
+            counters.close()
+
+    return leave
 
 
 def meter_maker(

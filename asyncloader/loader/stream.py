@@ -34,7 +34,7 @@ from .in_step import keep_in_step, policy_of
 from .kind import StreamOptions, check_replicas, check_world, skips_of, world_of
 from .lengths import check_shares, dealt_as, if_empty_of, known_batches, known_samples
 from .options import check_attached, check_streaming
-from .passes import Passes, meter_maker
+from .passes import Passes, close_unbegun, meter_maker
 from .run import BatchIterator, LanesInThread, Run, stream_in_thread
 from .workers import draw_base_seed, expected_modules, stream_in_workers
 
@@ -163,7 +163,7 @@ class StreamKind:
                 bar=bar,
                 earlier=None if latest is None else latest.counters,
             )
-            undo.callback(counters.close)
+            undo.push(close_unbegun(counters))
             stack.callback(counters.end)
             recording = None
             if options.is_audited:
