@@ -500,8 +500,9 @@ class Cache:
         """Make room on the disk for a shard of that size, which its file announces; says whether there is."""
         self._usual_bytes = size
         async with self._admitting:
+            evicted = self._folder.evicted
             has_room = await self._root.run(make_room, self._folder, self._setting.limit_bytes)
-        self._counts.evicting += not has_room
+            self._counts.evicting += not has_room and self._folder.evicted > evicted
         return has_room
 
     async def _wait_filled(self, copy: Copy, file: Descriptor) -> None:

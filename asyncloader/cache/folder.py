@@ -232,7 +232,7 @@ class CacheFolder:
     """
 
     def __init__(self, parent: str) -> None:
-        self.evicted = 0  # files, to make room
+        self.evicted = 0  # files, to make room, and those for which the limit had none
         path = os.path.join(parent, ROOT)
         os.makedirs(parent, exist_ok=True)
         with suppress(FileExistsError):

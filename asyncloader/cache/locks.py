@@ -213,7 +213,7 @@ def make_room(folder: CacheFolder, limit_bytes: int) -> bool:
     disk = os.fstatvfs(folder.number)
     free, floor = disk.f_bavail * disk.f_frsize, floor_bytes(disk.f_blocks * disk.f_frsize)
     victims = choose_oldest(kept, max(over_limit, floor + unwritten - free))
-    folder.evicted += len(victims or ())
+    folder.evicted += over_limit > 0 if victims is None else len(victims)
     for victim in victims or ():
         folder.remove(os.path.relpath(victim.path, ROOT))
     return victims is not None

@@ -245,7 +245,8 @@ class ReadAhead:
         before_bytes = self.size_bytes
         self._set(before_bytes * gain)
         if self.size_bytes != before_bytes:  # else it is at a bound
-            if not self._is_full:  # near a bound, as much as the link could give
+            if not self._is_full and self.size_bytes < int(before_bytes * gain):
+                # A bound has cut the gain, so the rate cannot rise by more than this.
                 brings = min(brings, 1 + (self.size_bytes / before_bytes - 1) / 2)
             before_rate = fmean((rate, *self._rates)) if self._is_full else rate
             self._trial = _Trial(before_bytes, before_rate, brings, at_once=not self._is_full)

@@ -304,19 +304,23 @@ class Channel(Generic[T]):
 
     def close(self) -> None:
         """Report to the senders that the receiver has gone, and drop what is held. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._finished = True
-            # Its traceback leads to frames that refer to this channel: nothing would be freed at once.
-            self._error = self._error_frames = None
-            self._held = 0
-            self._items.clear()
-            self._wake(self._senders)
-            self._wake(self._receivers)
-        call = self._on_close
-        if call is not None:
-            call()
-            self._on_close = None  # only now, so that an interrupted close can be repeated
+        call: Callable[[], object] | None = None
+        try:
+            with self._lock:
+                call, self._on_close = self._on_close, None
+                self._closed = True
+                self._finished = True
+                # Its traceback leads to frames that refer to this channel: nothing would be freed at once.
+                self._error = self._error_frames = None
+                self._held = 0
+                self._items.clear()
+                self._wake(self._senders)
+                self._wake(self._receivers)
+            if call is not None:
+                call()
+        except BaseException:
+            self._on_close = call or self._on_close  # an interrupted close can be repeated
+            raise
 
     def __iter__(self) -> Iterator[T]:
         """What a thread receives, until the sender has finished."""

@@ -316,9 +316,10 @@ class Engine:
             self._started.set_exception(error)
 
     async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_default_executor(DaemonExecutor())
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(DaemonExecutor())
         self._stopping = asyncio.Event()
+        self._loop = loop  # last: whoever sees it may stop the engine
         async with self.resources, Scope() as self._residence:
             try:
                 async with Scope() as self._scope:

@@ -101,8 +101,8 @@ def read_delay_s(thread: int) -> float:
     Returns:
         Seconds since its start; 0 if the system does not count them, or the thread has ended.
     """
-    with suppress(OSError):
-        return parse_run_delay(Path(f"/proc/self/task/{thread}/schedstat").read_text())
+    with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat") as counts:
+        return parse_run_delay(counts.read())
     return 0.0
 
 

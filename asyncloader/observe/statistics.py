@@ -33,7 +33,7 @@ class Network:
         throttled: How many were answered with 429 or 503.
         hedges: How many were sent in addition to a slow one, for the same bytes.
         cached: Shards that were downloaded into a disk cache that had room for them.
-        evicting: Shards for which a full disk cache had no room, or only after others were evicted.
+        evicting: Shards for which cache_limit left no room, or only after others were evicted.
     """
 
     requests: Count = 0

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from statistics import fmean
 from typing import TypeAlias
 
 from ..flow.budget import MOST_GROWTH, Reservation
@@ -123,6 +122,13 @@ class ShardRead:
         return None if self.total == NO_END else self.total
 
     @property
+    def wanted_bytes(self) -> int | None:
+        """How many are read of a shard without a plan; None if that is not known, or not yet."""
+        if self.length is None or self.start is None:
+            return None
+        return min(self.stop, self.length) - self.start
+
+    @property
     def wants_part(self) -> bool:
         # One request first: its answer states the length.
         return bool(self.spans) and (self.total is not None or not self.is_asked)
@@ -146,7 +152,7 @@ class Lookahead:
     def next_part(self) -> tuple[ShardRead, ShardPart] | None:
         """The part to request now, if the budget has room for one.
 
-        Parts of the first shard come before those of later ones.
+        Parts of the first shard come before those of later ones, but for the first part of the next one.
         """
         shard = self._next_shard()
         if shard is None:
@@ -237,13 +243,10 @@ class Lookahead:
     @property
     def _reaches_far(self) -> bool:
         """Whether the shards in the window will last until more than now may be in flight."""
-        lengths = [
-            min(shard.stop, shard.length) - shard.start
-            for shard in self.window
-            if shard.length is not None and shard.start is not None
-        ]
-        most_bytes = MOST_GROWTH * self._budget.share_bytes
-        return bool(lengths) and fmean(lengths) * (len(self.window) - 1) > most_bytes
+        lengths = [shard.wanted_bytes for shard in self.window]
+        last = next((length for length in reversed(lengths) if length is not None), 0)
+        behind = sum(last if length is None else length for length in lengths[1:])
+        return behind > MOST_GROWTH * self._budget.share_bytes
 
 
 def part_sizes(share_bytes: int) -> tuple[int, int]:

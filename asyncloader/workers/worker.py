@@ -69,6 +69,8 @@ class Work(NamedTuple):
                 self.stopwatch.enter(SENDING)
                 try:
                     send(made.pop())  # without a reference here, so that packing can free it
+                except OSError:
+                    raise  # of the link
                 except Exception as error:
                     name = f"{kind.__module__}.{kind.__qualname__}"
                     error.add_note(f"while pickling a batch of type {name} to send it")

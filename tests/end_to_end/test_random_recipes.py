@@ -30,6 +30,7 @@ from .harness import drained
 
 pytestmark = [
     pytest.mark.usefixtures("fork_server"),
+    pytest.mark.filterwarnings("ignore:an epoch had no batch"),  # recipes are drawn, and some keep nothing
     pytest.mark.filterwarnings(r"ignore:take\(\d+\) lacks"),  # recipes are drawn, and some take too much
 ]
 

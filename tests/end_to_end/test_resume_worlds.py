@@ -26,6 +26,7 @@ from .worlds import Make, assert_every_world_goes_on, assert_goes_on, counted, e
 
 pytestmark = [
     pytest.mark.usefixtures("fork_server"),
+    pytest.mark.filterwarnings("ignore:an epoch had no batch"),  # recipes are drawn, and some keep nothing
     pytest.mark.filterwarnings(r"ignore:take\(\d+\) lacks"),  # recipes are drawn, and some take too much
 ]
 

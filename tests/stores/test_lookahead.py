@@ -293,3 +293,17 @@ def test_the_parts_of_a_planned_shard_come_before_plans_behind_it() -> None:
     play.answer(0)
     assert play.requested[4:6] == [(0, 50, 60), (0, 10, 30)]
     assert play.requested[6:] == [(4, 0, 4)]
+
+
+def test_small_shards_behind_a_large_one_are_begun() -> None:
+    play = Play([5000, *[10] * 39], [0] * 40, budget=1000)
+    play.claim.take(1000 - FIRST)
+    play.top_up()
+    play.answer(0)
+    play.claim.free(1000 - FIRST)
+    play.top_up()
+    while play.handed_on == [] or play.handed_on[-1][2] < 4900:
+        play.answer(0)
+        play.hand_on()
+        play.top_up()
+    assert len(play.rule.window) == lookahead.MOST_SHARDS_AHEAD
