@@ -7,6 +7,7 @@ import os
 import re
 import tarfile
 import warnings
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from examples_drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+import asyncloader as al
 from asyncloader import from_urls
 from asyncloader.formats import format_of, open_decoder
 from asyncloader.formats.digest import open_digest
@@ -412,6 +414,35 @@ def test_a_value_that_a_column_would_change_is_refused(tmp_path: Path, late: Any
         with pytest.raises(ValueError, match="field 'n' cannot be kept as int64"):
             writer.write({"n": 5})  # the shard before it is finished now
     assert sorted(os.listdir(tmp_path)) == ["asyncloader-index.json", "s-0.parquet"]
+
+
+DAY, MINUTE = date(2020, 1, 1), datetime(2020, 1, 1, 23, 59)
+UTC_MINUTE = MINUTE.replace(tzinfo=UTC)
+OTHER_ZONE = MINUTE.replace(tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["first group", "later group"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        (DAY, MINUTE),
+        (MINUTE, UTC_MINUTE),
+        (UTC_MINUTE, MINUTE),
+        (UTC_MINUTE, OTHER_ZONE),
+        (1.5, True),
+        (numpy.bool_(True), 3),
+        (3, numpy.bool_(True)),
+    ],
+    ids=str,
+)
+def test_values_of_which_arrow_would_change_one_are_refused(
+    tmp_path: Path, values: tuple[Any, Any], is_late: bool
+) -> None:
+    with al.ShardWriter(tmp_path / "s-%d.parquet", samples_per_shard=2) as writer:
+        for value in (*([values[0]] * 2 if is_late else ()), *values):
+            writer.write({"x": value})
+        with pytest.raises(ValueError, match=r"field 'x' (has values that no|cannot be kept as)"):
+            writer.write({"x": values[0]})  # the shard before it is finished now
 
 
 # --- the index ---

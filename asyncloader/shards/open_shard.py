@@ -12,7 +12,7 @@ import io
 import lzma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import IO, Any
 
 import numpy as np
@@ -310,6 +310,10 @@ def _column(name: str, kind: Any, values: list[Any]) -> Any:
         kinds = {*map(type, values)}
         plain = [*map(_plain, values)] if kinds & {np.ndarray, Ragged} else values
         found = pa.array(plain)
+        # Arrow would make a datetime beside a date a date, True beside 1.5 a number, and all zones the first.
+        if len(kinds) > 1 or pa.types.is_timestamp(found.type):
+            each = {(type(value), getattr(value, "tzinfo", None)): value for value in values}
+            reduce(_common, map(_type_of_one, each.values()))
         # Given the type, Arrow would convert 1.5 and True to 1, and drop an unknown member of a struct. So a
         # value fits only if the common type of both is the column's. Text for bytes is an extra case.
         whole = pa.types.is_integer(kind) and pa.types.is_integer(found.type)
@@ -336,12 +340,30 @@ def _plain(value: Any) -> Any:
 def _type_of(name: str, values: Iterable[Any]) -> Any:
     pa = arrow()
     try:
-        return pa.array([*map(_plain, values)]).type
+        return reduce(_common, map(_type_of_one, values), pa.null())
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         how = str(error).partition("\n")[0]
         raise ValueError(
             f"field {name!r} has values that no one type of Parquet fits: {how}; {_UNFIT}"
         ) from None
+
+
+def _type_of_one(value: Any) -> Any:
+    # By the dtype if there is one: an empty array has it too.
+    pa = arrow()
+    if isinstance(value, np.generic):
+        return pa.from_numpy_dtype(value.dtype)
+    if isinstance(value, np.ndarray):
+        kind = pa.from_numpy_dtype(value.dtype)
+        for _ in range(value.ndim):
+            kind = pa.list_(kind)
+        return kind
+    if isinstance(value, Ragged):
+        inner = value.values
+        return pa.list_(
+            _type_of_one(inner) if isinstance(inner, Ragged | np.ndarray) else pa.infer_type([*inner])
+        )
+    return pa.infer_type([value])
 
 
 def _common(kind: Any, found: Any) -> Any:
