@@ -76,6 +76,8 @@ class Whereabouts:
 
     def tag(self, batch: Any) -> TaggedBatch:
         """The batch with the dataset's state, if that was taken."""
+        # Before its state_dict() is called, which may ask too.
+        unsplit, self._looks = self._looks and worker_number() == 0 and not was_asked(), False
         said: Said | None = None
         if isinstance(self._iterator, _Unnoted):
             said = self._iterator.latest
@@ -84,7 +86,6 @@ class Whereabouts:
         elif self._asks and (self.since >= self.every or self._is_first):
             said = self.ask()
         self._is_first = False
-        unsplit, self._looks = self._looks and worker_number() == 0 and not was_asked(), False
         worker = worker_number() if self._asks else 0
         return TaggedBatch(batch, worker, said, self.since, self._ended, unsplit)
 

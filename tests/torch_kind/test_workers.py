@@ -163,6 +163,19 @@ def test_an_unsplit_dataset_is_warned_of_once_in_the_consumers_process(batch_siz
     assert first == [plain(batch) for batch in TORCH(NotSplit(0, 6), batch_size, num_workers=2)]
 
 
+class AsksInStateDict(NotSplit):
+    def state_dict(self) -> dict[str, Any]:
+        return {"split": torch.utils.data.get_worker_info() is not None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_a_dataset_that_asks_for_its_part_in_state_dict_alone_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="AsksInStateDict is read by several workers"):
+        list(al.DataLoader(AsksInStateDict(0, 6), None, num_workers=2))
+
+
 async def test_an_unsplit_dataset_is_warned_of_at_the_line_of_an_async_loop_too() -> None:
     loader = al.DataLoader(NotSplit(0, 6), None, num_workers=2)
     with pytest.warns(UserWarning, match="NotSplit is read by several workers") as warned:
