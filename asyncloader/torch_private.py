@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from time import monotonic, perf_counter
+from time import monotonic
 from traceback import clear_frames
 from typing import Any
 
@@ -105,13 +105,13 @@ class LoopHooks:
         return batch
 
     def _next_index(self) -> Any:
-        began_s = perf_counter()
+        self._told.tally.draw()
         try:
             index = super()._next_index()  # type: ignore[misc]  # likewise
             self._has_index = True
             return index
         finally:
-            self._told.tally.drew(began_s)
+            self._told.tally.drew()
 
     def _stop(self, is_cut: bool) -> None:
         self.is_cut = is_cut

@@ -347,8 +347,8 @@ class Meter:
             if self._trace is not None:
                 self._trace.step(now_s)
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
-        """A batch was delivered, which ends the wait for it.
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        """A batch was delivered, which ends the wait for it; returns the time, by ``time.perf_counter()``.
 
         Args:
             samples: In the batch.
@@ -372,6 +372,7 @@ class Meter:
             self._bar.show(self)
         if self._trace is not None:
             self._trace.count(now_s, self.batches - 1, samples, size_bytes)
+        return now_s
 
     def spend(self, worker: int, spent: Spent) -> None:
         """A report of a worker on its time."""

@@ -45,7 +45,13 @@ class WorkerTimer:
     Args:
         stage: That of the dataset.
         stopwatch: Of that thread.
+
+    Attributes:
+        stopwatch: Likewise.
+        pins: Whether ``pin`` is called.
     """
+
+    pins = False
 
     def __init__(self, stage: str, stopwatch: Stopwatch) -> None:
         self._stage = stage
@@ -68,6 +74,10 @@ class WorkerTimer:
     def collate(self) -> None:
         """The dataset has returned what becomes a batch."""
         self.stopwatch.enter(COLLATE)
+
+    def pin(self) -> None:
+        """A batch is copied to page-locked memory."""
+        self.stopwatch.enter(PINNING)
 
     def made(self, batch: Any, samples: int) -> None:
         """There is a batch, of so many samples."""
@@ -133,6 +143,8 @@ class Collating:
         timer.made(batch, count)
         if whereabouts is not None:
             batch = whereabouts.tag(batch)
+        if timer.pins:
+            timer.pin()
         return batch
 
 
@@ -153,78 +165,150 @@ def _bytes_in(batch: Any) -> int:
         return 0
 
 
-# To measure a wait, with two readings of that clock, takes two microseconds: about one in so much time.
-_MEASURE_S = 0.002
+# Where the waits of a loop without workers go, which makes each batch itself while its consumer waits.
 
-# Measured waits that count for the mean of all.
-_MEAN_OF = 64
+# To measure a wait, with two readings of that clock, takes two microseconds.
+_MEASURE_S = 0.002
 
 
 class InlineTimer(WorkerTimer):
-    """Divides the time of a loop without workers, which makes each batch itself while its consumer waits.
+    """Sums up how long batches are at each stage, and passes the sums to the stopwatch now and then.
 
-    The stages have all of the waits. The thread's own clock is a system call; it is read in some waits only,
-    which stand for the others. These are drawn: if each fiftieth batch is unlike the others, a fixed step
-    might miss it.
+    A batch of a few numbers is made in some tens of microseconds; entering each stage in a stopwatch would
+    take more than a hundredth of that. As the stages come in the same order for each batch, it is enough to
+    read the clock where they begin. Each batch is in the sums, so that a slow one among many is included.
+
+    The thread's own clock is a system call of half a microsecond. It is read in some waits only, which stand
+    for the others. How many are skipped is drawn each time: of batches that are all alike except each
+    fiftieth, that one might otherwise never be measured. The sums are passed on after measured waits. In a
+    traced pass none is skipped, so that each batch is recorded as it was.
 
     Args:
         stage: That of the dataset.
         stopwatch: Of the loop's thread; nothing else may use it.
         pins: Whether batches are pinned.
+
+    Attributes:
+        skips: How many waits come before the next one to measure.
     """
 
     def __init__(self, stage: str, stopwatch: Stopwatch, pins: bool) -> None:
         super().__init__(stage, stopwatch)
-        self._pins = pins
+        self.pins = pins
+        # When the latest batch came to these stages.
+        self._fetching_s = self._collating_s = self._pinning_s = 0.0
+        self.skips = 0
+        self._forget_sums()
+        self._summed_s = perf_counter()
+        stopwatch.enter(IDLE, self._summed_s)
         self._draw = Random().random  # the user's own generators stay as they are
-        self._since_s: float | None = None
-        self._mean_s = _MEASURE_S
-        self._cpu_before_s: float | None = None
-        self._waits_s = self._measured_s = self._cpu_s = 0.0
-        stopwatch.enter(IDLE)
+        self._before_s: float | None = None
+        self._cpu_s = self._measured_s = self._waits_s = 0.0
 
-    def made(self, batch: Any, samples: int) -> None:
-        super().made(batch, samples)
-        if self._pins:  # which comes next
-            self.stopwatch.enter(PINNING)
+    # --- what each batch pays for ---
 
-    def wait(self, now_s: float) -> None:
-        """The consumer waits, at first for the sampler; ``now_s`` is of ``time.perf_counter()``."""
-        self._since_s = now_s
-        self.stopwatch.enter(SAMPLER, now_s)
-        if self._draw() * _MEASURE_S < self._mean_s:
-            self._cpu_before_s = thread_time()
+    def fetch(self) -> None:
+        self._fetching_s = perf_counter()
 
-    def waited(self, now_s: float) -> Spent | None:
-        """The wait is over, with or without a batch; returns a report, now and then."""
-        if self._since_s is None:
-            return None
-        self.stopwatch.enter(IDLE, now_s)
-        took_s = now_s - self._since_s
-        self._since_s = None
-        self._waits_s += took_s
-        if self._cpu_before_s is None:
-            return None
-        self._cpu_s += thread_time() - self._cpu_before_s
-        self._cpu_before_s = None
-        self._measured_s += took_s
-        self._mean_s += (took_s - self._mean_s) / _MEAN_OF
-        return self._news() if self.stopwatch.has_news(now_s) else None
+    def collate(self) -> None:
+        self._collating_s = perf_counter()
 
-    def end(self) -> Spent | None:
-        """The pass is over, maybe in a wait; returns all that was not reported."""
-        self._cpu_before_s = None  # this may be another thread
-        return self._news(at_once=True)
+    def waited(self, since_s: float, now_s: float) -> Spent | None:
+        """The consumer has waited, at first for the sampler, and has a batch.
+
+        Args:
+            since_s: By ``time.perf_counter()``.
+            now_s: Likewise.
+
+        Returns:
+            A report, now and then.
+        """
+        fetching_s, collating_s = self._fetching_s, self._collating_s
+        self._sampler_s += fetching_s - since_s
+        self._dataset_s += collating_s - fetching_s
+        self._last_s += now_s - collating_s
+        if self._before_s is not None:
+            return self._measured(self._before_s, since_s, now_s)
+        self.skips -= 1
+        return None
+
+    # --- what few of them pay for ---
+
+    def pin(self) -> None:
+        now_s = perf_counter()
+        self._collated_s += now_s - self._collating_s
+        self._pinning_s = now_s
+
+    def measure(self) -> None:
+        """A wait begins that is to be measured."""
+        self._before_s = thread_time()
+
+    def left(self, since_s: float, now_s: float) -> Spent | None:
+        """The consumer has waited, and no batch is counted, or not yet: the current stage ends now."""
+        if self._fetching_s < since_s:
+            self._fetching_s = now_s
+        if self._collating_s < self._fetching_s:
+            self._collating_s = now_s
+        if self.pins and self._pinning_s < self._collating_s:
+            self._collated_s += now_s - self._collating_s
+        return self.waited(since_s, now_s)
+
+    def end(self, since_s: float | None, now_s: float) -> Spent | None:
+        """The pass is over, maybe in a wait that began at ``since_s``; returns all that was not reported."""
+        self._before_s = None  # no report comes before the last one; and this may be another thread
+        if since_s is not None:
+            self.left(since_s, now_s)
+        return self._news(now_s, at_once=True)
 
     def worked(self) -> Worked:
         made, self._made = self._made, NOTHING
         return made
 
-    def _news(self, *, at_once: bool = False) -> Spent | None:
+    def _measured(self, before_s: float, since_s: float, now_s: float) -> Spent | None:
+        self._cpu_s += thread_time() - before_s
+        self._measured_s += now_s - since_s
+        self._before_s = None
+        if self.stopwatch.recorder is not None:
+            return self._news(now_s)
+        # As many as come in that time, at the rate since the sums were passed on: with a shorter time, what
+        # came just before a wait would decide whether it is measured.
+        self.skips = int(2 * _MEASURE_S * self._draw() * self._count / (now_s - self._summed_s))
+        self._count += self.skips + 1
+        return self._news(now_s) if self.stopwatch.has_news(now_s) else None
+
+    def _news(self, now_s: float, *, at_once: bool = False) -> Spent | None:
+        self._pass_on_sums(now_s)
         # The thread's other work is the consumer's.
-        cpu_s = self._cpu_s / self._measured_s * self._waits_s if self._measured_s else 0.0
-        self._waits_s = 0.0  # the other two go on: the more was measured, the better it stands for the rest
-        return self.stopwatch.news(at_once=at_once, cpu_s=cpu_s)
+        cpu_s = self._cpu_s * (self._waits_s / self._measured_s) if self._measured_s else 0.0
+        spent = self.stopwatch.news(at_once=at_once, cpu_s=cpu_s)
+        if spent is not None:
+            self._cpu_s = self._measured_s = self._waits_s = 0.0
+        return spent
+
+    def _pass_on_sums(self, now_s: float) -> None:
+        """Enter all batches since the previous call in the stopwatch as one batch, after one idle time."""
+        collated_s = self._collated_s if self.pins else self._last_s
+        made_s = {
+            SAMPLER: self._sampler_s,
+            self._stage: self._dataset_s,
+            COLLATE: collated_s,
+            PINNING: self._last_s - collated_s,
+        }
+        waits_s = sum(made_s.values())
+        at_s = max(now_s - waits_s, self._summed_s)
+        for stage, spent_s in made_s.items():
+            if spent_s:
+                self.stopwatch.enter(stage, at_s)
+                at_s += spent_s
+        self.stopwatch.enter(IDLE, now_s)
+        self._waits_s += waits_s
+        self._summed_s = now_s
+        self._forget_sums()
+
+    def _forget_sums(self) -> None:
+        # What comes after the dataset's stage is collate_fn, and with it pinning, if there is that.
+        self._sampler_s = self._dataset_s = self._last_s = self._collated_s = 0.0
+        self._count = self.skips + 1  # of waits, including the next one that is measured
 
 
 # What is counted of torch's loop: batches as they are delivered, and where the time goes, in workers too.
@@ -248,6 +332,11 @@ class LoopStats:
         self._counters = begin()
         self._is_over = False
         self._came: dict[Any, tuple[int, Worked]] = {}
+        self._since_s = 0.0
+        #: Since when the consumer waits, if it does.
+        self._waiting_s: float | None = None
+        #: When the batch that it waited for was delivered, if it was.
+        self._delivered_s: float | None = None
         self._stage, self._is_traced = stage, is_traced
         #: Of this thread, where there are no workers.
         self.laps = None
@@ -268,7 +357,7 @@ class LoopStats:
     def end(self) -> None:
         """The pass is over, or is no longer read. Idempotent."""
         if self.laps is not None and not self._is_over:
-            spent = self.laps.end()
+            spent = self.laps.end(self._waiting_s, perf_counter())
             if spent is not None:
                 self._counters.spend(0, spent)
         self._is_over = True
@@ -279,24 +368,34 @@ class LoopStats:
 
     def wait(self) -> None:
         """The consumer waits for a batch: without workers the sampler comes next."""
-        now_s = self._counters.wait()
-        if self.laps is not None:
-            self.laps.wait(now_s)
+        self._waiting_s, self._delivered_s = self._counters.wait(), None
+        if self.laps is not None and not self.laps.skips:
+            self.laps.measure()
 
     def waited(self) -> None:
         """The wait is over, with or without a batch."""
         self._counters.waited()
-        if self.laps is not None and not self._is_over:
-            spent = self.laps.waited(perf_counter())
-            if spent is not None:
-                self._counters.spend(0, spent)
+        since_s, self._waiting_s = self._waiting_s, None
+        if self.laps is None or since_s is None or self._is_over:
+            return
+        if self._delivered_s is None:
+            spent = self.laps.left(since_s, perf_counter())
+        else:
+            spent = self.laps.waited(since_s, self._delivered_s)
+        if spent is not None:
+            self._counters.spend(0, spent)
 
-    def drew(self, since_s: float) -> None:
-        """The sampler has drawn what comes next, which it began at a time by ``time.perf_counter()``."""
+    def draw(self) -> None:
+        """The sampler begins to draw what comes next."""
+        if self.laps is None:
+            self._since_s = perf_counter()
+
+    def drew(self) -> None:
+        """It has drawn."""
         if self.laps is not None:
             self.laps.fetch()
         else:
-            self._counters.work_in_loop(SAMPLER, perf_counter() - since_s)
+            self._counters.work_in_loop(SAMPLER, perf_counter() - self._since_s)
 
     def deliver(self, number: int | None) -> None:
         """A batch is delivered to the consumer.
@@ -310,7 +409,7 @@ class LoopStats:
             came = self._came
             key = next(iter(came), None) if number is None else number
             worked = came.pop(key, (0, NOTHING))[1]
-        self._counters.count(worked.samples, 0, worked.size_bytes)
+        self._delivered_s = self._counters.count(worked.samples, 0, worked.size_bytes)
 
     # --- called by the transport, in the thread that receives ---
 

@@ -6,8 +6,9 @@ Processor time of the whole process, for passes whose blocks and batches cost li
 at each of them weighs most: padded tokens from Parquet, lines of JSON, lines through a function, and numbers
 of a map-style dataset. On a machine that is busy with other things pairs differ by more than what is looked
 for; so it is also told how often a thread has come to another stage, and what that takes by itself: as a part
-of the quickest pass, at the least that it was measured to take. With it are the waits for a map-style
-dataset's batches, with their four stages, and with the processor's time in some of them.
+of the quickest pass, at the least that it was measured to take. With it are the calls in which the stages of
+a map-style dataset's batches are noted and summed up, and what is told of the sums, and asked of the
+processor's time, in some of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -29,6 +29,7 @@ from _measure import machine
 
 import asyncloader as al
 from asyncloader.observe.stopwatch import IDLE, Stopwatch
+from asyncloader.torch_compat import timing as torchs
 from asyncloader.torch_compat.timing import InlineTimer
 
 SHARDS, SAMPLES = 8, 5_000
@@ -77,10 +78,11 @@ def standing() -> Iterator[None]:
         ),
         mock.patch.multiple(
             InlineTimer,
-            wait=lambda laps, now_s: None,
+            measure=lambda laps: None,
             fetch=lambda laps: None,
             collate=lambda laps: None,
-            waited=lambda laps, now_s: None,
+            waited=lambda laps, since_s, now_s: None,
+            left=lambda laps, since_s, now_s: None,
         ),
     ):
         yield
@@ -93,19 +95,21 @@ class Changes(NamedTuple):
         entered: To come to another stage.
         told: Likewise, by somebody who knows the time already.
         items: An item of a generator, for which it comes to another stage and back.
-        batches: A batch of a map-style loop, with all its stages.
+        noted: A batch of a map-style loop, with all its stages.
+        measured: Likewise, where the processor's time is asked for and the sums are told.
     """
 
     entered: float
     told: float
     items: float
-    batches: float
+    noted: float
+    measured: float
 
 
 def changes(loader: Any) -> Changes:
     """How often a pass comes to another stage."""
-    entered = told = items = batches = 0
-    enter, timed, fetch = Stopwatch.enter, Stopwatch.timed, InlineTimer.fetch
+    entered = told = items = batches = measured = 0
+    enter, timed, fetch, measure = Stopwatch.enter, Stopwatch.timed, InlineTimer.fetch, InlineTimer._measured
 
     def count(stopwatch: Stopwatch, stage: str, now_s: float | None = None) -> str:
         nonlocal entered, told
@@ -125,18 +129,26 @@ def changes(loader: Any) -> Changes:
         batches += 1
         fetch(laps)
 
+    def count_measured(laps: InlineTimer, *times: float) -> Any:
+        nonlocal entered, told, measured
+        before = entered, told
+        spent = measure(laps, *times)
+        entered, told = before  # what it tells is in the price of measuring
+        measured += 1
+        return spent
+
     with (
         mock.patch.multiple(Stopwatch, enter=count, timed=count_items),
-        mock.patch.multiple(InlineTimer, fetch=count_batches),
+        mock.patch.multiple(InlineTimer, fetch=count_batches, _measured=count_measured),
     ):
         cpu_s(loader)
-    # Of a batch's stages it knows the time of the first and the last change.
-    return Changes(entered - 2 * items - 2 * batches, told - 2 * batches, items, batches)
+    return Changes(entered - 2 * items, told, items, batches - measured, measured)
 
 
 def prices_s() -> Changes:
     """What each takes by itself, at the least of some readings."""
     watch, many = Stopwatch(), 5_000
+    times_s = [float(number) for number in range(many)]
 
     def nothing() -> Generator[int, None, None]:
         yield from range(many)
@@ -146,14 +158,17 @@ def prices_s() -> Changes:
             watch.enter(IDLE, now_s)
             yield
 
-    def batches() -> Iterator[None]:
+    def batches(measured: bool) -> Iterator[None]:
         laps = InlineTimer("", Stopwatch(), pins=False)
-        for _ in range(many):
-            laps.wait(perf_counter())
-            laps.fetch()
-            laps.collate()
-            laps.waited(perf_counter())
-            yield
+        with mock.patch.object(torchs, "_MEASURE_S", 0.0):  # to skip none, but for those that it begins with
+            laps.skips = 0 if measured else many + 1
+            for now_s in times_s:
+                if not laps.skips:
+                    laps.measure()
+                laps.fetch()
+                laps.collate()
+                laps.waited(now_s, now_s)
+                yield
 
     def least(make: Callable[[], Iterable[Any]]) -> float:
         return min(cpu_s(make()) for _ in range(9)) / many
@@ -163,7 +178,8 @@ def prices_s() -> Changes:
         least(lambda: enter(None)) - plain_s,
         least(lambda: enter(0.0)) - plain_s,
         least(lambda: watch.timed(IDLE, nothing())) - plain_s,
-        least(batches) - plain_s,
+        least(lambda: batches(measured=False)) - plain_s,
+        least(lambda: batches(measured=True)) - plain_s,
     )
 
 
@@ -195,7 +211,8 @@ def main() -> None:
             took_s, counts = min(each for each, _ in pairs), changes(loader)
             least_s = map(min, zip(*prices, strict=True))
             share = sum(count * price for count, price in zip(counts, least_s, strict=True)) / took_s
-            entered = counts.entered + counts.told + 2 * counts.items + STAGES * counts.batches
+            batches = counts.noted + counts.measured
+            entered = counts.entered + counts.told + 2 * counts.items + STAGES * batches
             print(f"| {name} | {took_s:.3f} | {ratio:.3f} | {entered:,} | {share:.2%} |", flush=True)
 
 

@@ -37,17 +37,18 @@ class Loop:
 
     def wait(self, count: int, work: Callable[[float], None], each_s: float) -> None:
         for _ in range(count):
-            began_s = thread_time()
-            self.laps.wait(perf_counter())
+            began_s, since_s = thread_time(), perf_counter()
+            if not self.laps.skips:
+                self.laps.measure()
             self.laps.fetch()
             work(each_s)
             self.laps.collate()
-            self._add(self.laps.waited(perf_counter()))
+            self._add(self.laps.waited(since_s, perf_counter()))
             self.cpu_s += thread_time() - began_s
 
     def end(self) -> Spent:
         """What was told of all of them."""
-        self._add(self.laps.end())
+        self._add(self.laps.end(None, perf_counter()))
         return self._spent
 
     def _add(self, spent: Spent | None) -> None:
@@ -238,17 +239,17 @@ def test_what_fails_has_the_time_until_it_failed(failing: str) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_pinning_is_what_follows_collating(fails: bool) -> None:
-    laps = InlineTimer(STAGE, Stopwatch(), pins=True)
-    laps.wait(perf_counter())
+    laps, since_s = InlineTimer(STAGE, Stopwatch(), pins=True), perf_counter()
     laps.fetch()
     laps.collate()
     sleep(0.02)
-    if not fails:
-        laps.made([0], 1)
+    if fails:
+        laps.left(since_s, perf_counter())
+    else:
+        laps.pin()
         sleep(0.3)
-    first, rest = laps.waited(perf_counter()), laps.end()
-    assert first is not None and rest is not None
-    spent = first.plus(rest)
+        laps.waited(since_s, perf_counter())
+    spent = laps.end(None, perf_counter())
     assert spent is not None
     seconds = spent.seconds
     assert 0.02 <= seconds[COLLATE] < 0.3
