@@ -153,8 +153,10 @@ _HEAD_BYTES = 64 << 10
 # How many bytes of an array come before those of the others: enough for a request.
 _TURN_BYTES = 4 << 20
 
-# What is read of each member: its own header, with lengths of 64 bits and times behind the name, and that of
-# the array, which takes 10 KB at most, deflated or not.
+# What the header of an array takes at most, deflated or not.
+_ARRAY_HEADER_BYTES = 10 << 10
+
+# What is read of each member behind its name: lengths of 64 bits, times, and the header of the array.
 _START_BYTES = 12 << 10
 
 # Samples have some tens of fields. For each deflated array a piece of 1 MiB may be held.
@@ -234,6 +236,9 @@ def _open(field: str, entry: zipfile.ZipInfo, head: Answer) -> Generator[Span, A
     stop = begin + _LOCAL.size + len(_raw_name(entry)) + _START_BYTES
     start = yield from bring(head, Span(begin, min(stop, head.length)))
     body = locate(entry, start, head.length)
+    most = Span(body.start, min(body.start + _ARRAY_HEADER_BYTES, body.stop))
+    if begin + len(start) < most.stop:  # some kilobytes are behind the name
+        begin, start = body.start, (yield from bring(head, most))
     plain = start[body.start - begin :][: entry.compress_size]
     if _is_deflated(entry):
         try:

@@ -208,6 +208,22 @@ def test_archives_of_other_writers_are_read() -> None:
         assert [row["ä"] for row in read("npz", archived).rows] == [*range(9)]
 
 
+@pytest.mark.parametrize("how", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED], ids=["stored", "deflated"])
+@pytest.mark.parametrize(("more_bytes", "requests"), [(2000, 3), (13_000, 4), (40_000, 4)])
+def test_much_may_be_behind_the_name_of_a_member(how: int, more_bytes: int, requests: int) -> None:
+    values = RNG.random(20_000)
+    plain = io.BytesIO()
+    with zipfile.ZipFile(plain, "w", how) as archive:
+        archive.writestr("a.npy", npy(values))
+        entry = zipfile.ZipInfo("b.npy")
+        entry.compress_type = how
+        entry.extra = struct.pack("<HH", 0x9999, more_bytes - 4) + bytes(more_bytes - 4)
+        archive.writestr(entry, npy(values))
+    reading = read("npz", plain.getvalue(), columns=["b"], footers=FooterCache().of("x"))
+    assert [row["b"] for row in reading.rows] == [*values]
+    assert len(reading.asked) == requests  # its beginning, the directory, and the headers of an array
+
+
 @pytest.mark.parametrize("behind", [b"", b"c", b"c" * 60_000])
 @pytest.mark.parametrize("is_counted", [True, False], ids=["comment", "trailing"])
 def test_a_kept_directory_is_read_whatever_is_behind_it(behind: bytes, is_counted: bool) -> None:
