@@ -72,6 +72,11 @@ def test_they_are_json_and_come_back_from_it() -> None:
     assert Statistics.from_dict({"batches": 3, "what_came_later": 1}) == Statistics(batches=3)
 
 
+def test_a_time_that_an_older_version_saved_below_0_by_rounding_comes_back() -> None:
+    saved = Statistics(makers=(Maker(0, {"store": -1e-18}),)).as_dict()
+    assert Statistics.from_dict(saved).makers[0].stages_s == {"store": -1e-18}
+
+
 @pytest.mark.parametrize("saved", [{}, {"batches": 1, "network": {"sent": 3}}, {"batches": 1, "makers": [3]}])
 def test_what_is_none_of_them_is_refused(saved: Any) -> None:
     with pytest.raises(ValueError, match=r"expected a dict as Statistics\.as_dict\(\) makes it"):

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 State: TypeAlias = Literal["none", "running", "ended"]
 
-# A file may come from anywhere: what is read of it is bounded.
+# A file may come from anywhere: what is read of it is bounded. Older versions rounded some times below 0.
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e-6, le=1e10)]
 
 
 @dataclass(frozen=True, slots=True)

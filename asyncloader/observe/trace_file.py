@@ -72,7 +72,7 @@ class SavedRun(msgspec.Struct):
     epoch: Count | None
     passes: Count
     began_unix_s: Seconds
-    statistics: Statistics
+    statistics: dict[str, Any]
     report: SavedReport
     series: SavedSeries
     latency: SavedLatency
@@ -232,6 +232,12 @@ FORMAT = "asyncloader"
 # Many times the size of a pass, for files into which those of ranks were merged.
 _MOST_BYTES = 1 << 29
 
+# The statistics that files of all versions have.
+_STATISTICS = {
+    *("batches", "samples", "size_bytes", "elapsed_s", "first_batch_s", "network"),
+    *("worker_restarts", "skipped", "makers"),
+}
+
 
 def run_path(path: str, *, epoch: int, whose: str, taken: Collection[str]) -> str:
     """The file of one pass: the path itself for the first epoch of a process that is alone.
@@ -303,8 +309,11 @@ def read_run(path: str) -> dict[str, Any]:
         run = msgspec.json.decode(content, type=_File).asyncloader
         if run.get("version") == VERSION:
             saved = msgspec.convert(run, SavedRun, str_keys=True)
-            run["statistics"] = saved.statistics.as_dict()  # with those that the file lacks
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if lacking := _STATISTICS - saved.statistics.keys():
+                raise ValueError(f"its statistics lack {', '.join(sorted(lacking))}")
+            # With those that the file of an older version lacks.
+            run["statistics"] = Statistics.from_dict(saved.statistics).as_dict()
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected a file that DataLoader(trace=...) has written: {error}") from None
     if run.get("version") != VERSION:
         raise ValueError(

@@ -235,6 +235,16 @@ def test_a_file_that_lacks_something_is_refused(run_file: Path, name: str) -> No
         read_run(str(run_file))
 
 
+@pytest.mark.parametrize("names", [["batches"], ["makers"], ["batches", "makers"]])
+def test_a_file_that_lacks_some_of_its_statistics_is_refused(run_file: Path, names: list[str]) -> None:
+    run = json.loads(run_file.read_text())
+    for name in names:
+        del run["asyncloader"]["statistics"][name]
+    run_file.write_text(json.dumps(run))
+    with pytest.raises(ValueError, match=f"has written: its statistics lack {', '.join(names)}"):
+        read_run(str(run_file))
+
+
 @pytest.mark.parametrize(
     "content",
     [
