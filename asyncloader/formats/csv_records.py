@@ -178,4 +178,6 @@ def _lines(content: bytes) -> list[bytes]:
 
 def open_csv(spec: ShardSpec, *, usual: str = ",") -> Decoder:
     """The decoder of a shard of CSV, or with another usual delimiter; compressed or not."""
+    if spec.start_byte:
+        raise ValueError("CSV is read from its beginning, where the names are")
     return open_stream(spec, partial(CsvDecoder, delimiter=spec.delimiter, usual=usual))

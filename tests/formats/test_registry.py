@@ -82,6 +82,8 @@ def test_unknown_formats_are_refused() -> None:
         check_format("zip")
     with pytest.raises(ValueError, match="0 or more"):
         open_decoder("tar", start_sample=-1)
+    with pytest.raises(ValueError, match="CSV is read from its beginning"):
+        open_decoder("csv", start_byte=10)
 
 
 @pytest.mark.parametrize("name", FED)
