@@ -319,7 +319,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(DaemonExecutor())
         self._stopping = asyncio.Event()
-        self._loop = loop  # last: whoever sees it may stop the engine
+        self._loop = loop  # last: who sees it may stop the engine
         async with self.resources, Scope() as self._residence:
             try:
                 async with Scope() as self._scope:
