@@ -216,7 +216,7 @@ class Lookahead:
         shard = next((shard for shard in self._shards_in_turn() if shard.wants_part), None)
         if shard is None or shard.plan is not None or not shard.parts:
             return shard
-        if self._budget.share_bytes < _MANY_FIRST_PARTS * FIRST_PART_BYTES:
+        if not asks_early(self._budget.share_bytes):
             return shard
         following = next(islice(self._shards_in_turn(), self.window.index(shard) + 1, None), None)
         return shard if following is None or following.plan is not None or following.is_asked else following
@@ -247,6 +247,11 @@ class Lookahead:
         last = next((length for length in reversed(lengths) if length is not None), 0)
         behind = sum(last if length is None else length for length in lengths[1:])
         return behind > MOST_GROWTH * self._budget.share_bytes
+
+
+def asks_early(share_bytes: int) -> bool:
+    """Whether a lane with such a share of the budget asks for the length of a shard before its turn."""
+    return share_bytes >= _MANY_FIRST_PARTS * FIRST_PART_BYTES
 
 
 def part_sizes(share_bytes: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from ..plan.lanes import Deal, check_ranks, choose_lanes
 from ..plan.pieces import Dealing
 from ..plan.topology import BATCHES_AHEAD, DEFAULT_LIMIT_BYTES, World, share_memory, share_with_operators
 from ..quantity import as_count, as_counts
-from ..stores.lookahead import MOST_SHARDS_AHEAD, part_sizes
+from ..stores.lookahead import MOST_SHARDS_AHEAD, asks_early, part_sizes
 from ..stores.pacing import Pace
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -473,7 +473,8 @@ class _Requests:
         own_lanes = -(-lanes.samples.shape[1] // lanes.makers)
         memory = share_memory(run.memory_limit, pins=False)
         read_bytes, _ = share_with_operators(memory.read_bytes // lanes.makers, int(run.map_s > 0))
-        first_bytes, later_bytes = part_sizes(read_bytes // own_lanes)
+        share_bytes = read_bytes // own_lanes
+        first_bytes, later_bytes = part_sizes(share_bytes)
         pieces = max((len(run.shards[0]) + run.lane_count * run.is_indexed) * share, 1.0)
         piece_bytes = run.size_bytes * share / pieces
         self.pieces = math.ceil(pieces)
@@ -481,11 +482,12 @@ class _Requests:
         self.part_bytes = piece_bytes / self.parts
         self.part_s = run.first_byte_s + self.part_bytes / run.connection_bytes_s
         # A single part reserves the size of a first one, since the length of the shard is known only from its
-        # answer. Later parts are requested after it, which is a second round trip; one is being decoded.
+        # answer. Later parts are requested after it, a second round trip if that was not early; one is
+        # being decoded.
         held_bytes, self.held_s, fit = float(first_bytes), self.part_s, read_bytes / first_bytes
         if self.parts > 1:
             held_bytes, fit = self.part_bytes, read_bytes / self.part_bytes - 1
-            self.held_s = self.part_s * (1 + 2 / self.parts)
+            self.held_s = self.part_s * (1 + (1 if asks_early(share_bytes) else 2) / self.parts)
         allowed = min(Pace.most, MOST_SHARDS_AHEAD * own_lanes * self.parts)
         self.least_bytes = read_ahead_of(own_lanes, read_bytes).size_bytes
         self.start = self.least_bytes / held_bytes

@@ -21,7 +21,15 @@ from .building import ROOT, Built, build, run
 
 pytestmark = pytest.mark.slow
 
-NEEDED = ["google-crc32c", "hypothesis", "pillow", "pytest", "pytest-asyncio", "pytest-timeout"]
+NEEDED = [
+    "google-crc32c",
+    "hypothesis",
+    "pillow",
+    "pytest",
+    "pytest-asyncio",
+    "pytest-timeout",
+    "zstandard",
+]
 TESTS = [
     "tests/blocks",
     "tests/plan",
