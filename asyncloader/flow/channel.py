@@ -450,8 +450,12 @@ class Channel(Generic[T]):
 # thread cannot be killed; beyond the deadline there is a warning.
 _CLOSE_DEADLINE_S = 5.0
 
-OWN_THREADS = ("asyncloader-", "asyncio_")
-"""The prefixes of the names of the library's threads; the loop reads files in those of the second."""
+OWN_THREADS = ("asyncloader-", "asyncio_", "Dummy-")
+"""The prefixes of the names of threads in which a garbage collection must not join the library's threads.
+
+The own ones: the loop reads files in those of the second. Python calls a thread by the third that it does
+not know yet, since it is starting: who starts it waits for it, and that may be the loop.
+"""
 
 
 class Producer(Generic[T]):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
 import threading
@@ -188,6 +189,25 @@ def test_a_stuck_task_is_reported_and_not_waited_for_for_ever(monkeypatch: pytes
     assert engine._thread is not None
     engine._thread.join(5)
     assert not engine._thread.is_alive()
+
+
+def test_an_engine_can_be_stopped_by_a_garbage_collection_in_a_thread_that_is_starting() -> None:
+    """The loop may have started it, and then waits for it."""
+    engine = Engine()
+    engine.start()
+    out, stopped = Channel[bool](1), threading.Event()
+
+    def stop() -> None:
+        engine.stop()
+        stopped.set()
+
+    async def work() -> None:
+        _thread.start_new_thread(stop, ())
+        out.send(stopped.wait(3))
+
+    engine.submit(work, out)
+    assert out.receive()
+    engine.stop()
 
 
 def test_an_engine_can_be_stopped_by_a_garbage_collection_on_its_own_thread() -> None:
