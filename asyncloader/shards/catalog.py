@@ -226,9 +226,8 @@ def _read_web(
         )
         drop_frames(error)
         raise
-    if content.lstrip()[:1] == b"<":  # a page, which some servers send for every missing file
-        return None
-    return index_lookup.found_entries(place, io.BytesIO(content))
+    # Some servers send a page, or JSON of their own, for every missing file.
+    return index_lookup.Entries(place, content) if is_index(content) else None
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
