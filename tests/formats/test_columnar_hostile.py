@@ -233,5 +233,5 @@ def test_damage_anywhere_is_a_format_error_or_other_values(name: str, seed: int)
 
 
 def test_a_plan_is_not_fed() -> None:
-    with pytest.raises(ValueError, match="open_plan"):
+    with pytest.raises(AssertionError, match="not read from front to back"):
         open_decoder("parquet")
