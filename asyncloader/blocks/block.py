@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,55 +16,16 @@ from .columns import Column, Ragged, column_of, join_columns, part_of, read_only
 from .trails import Trail, join_trails
 
 
-class Block(Protocol):
-    """A run of consecutive samples, and the trail of their positions.
-
-    ``Rows`` holds one object a sample, ``Columns`` one column a field. The content of a block is never
-    changed, since parts share it.
-    """
-
-    trail: Trail
-    """Where the samples came from, and where their stream continues; set anew before a block is passed on."""
-
-    def __len__(self) -> int: ...
-
-    def part(self, start: int, stop: int) -> Self:
-        """The samples from ``start`` up to ``stop``, with their trail.
-
-        Args:
-            start: 0 or more.
-            stop: ``start`` or more; beyond the last sample it is the last one.
-        """
-        ...
-
-    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
-        """The samples of these indices, in this order, with their trail.
-
-        Args:
-            indices: Each from 0 up to the length; one may come more than once.
-        """
-        ...
-
-    def follow(self, trail: Trail) -> Self:
-        """The same samples on another trail."""
-        ...
-
-    def rows(self) -> list[Any]:
-        """The samples, an object each. It may be the block's own list: only read it."""
-        ...
-
-    def column(self, name: str) -> Column:
-        """One field of all samples.
-
-        Raises:
-            KeyError: A sample lacks the field; the message names the fields that it has.
-        """
-        ...
-
-
 @dataclass(slots=True)
 class Rows:
-    """Samples of any kind, mostly mappings; see ``Block``."""
+    """A run of consecutive samples of any kind, mostly mappings, as an object each.
+
+    The content of a block is never changed, since parts share it.
+
+    Args:
+        samples: Each of them.
+        trail: Where they came from, and where their stream continues; set anew before a block is passed on.
+    """
 
     samples: list[Any]
     trail: Trail
@@ -73,19 +34,37 @@ class Rows:
         return len(self.samples)
 
     def part(self, start: int, stop: int) -> Rows:
+        """The samples from ``start`` up to ``stop``, with their trail.
+
+        Args:
+            start: 0 or more.
+            stop: ``start`` or more; beyond the last sample it is the last one.
+        """
         return Rows(self.samples[start:stop], self.trail.part(start, stop))
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Rows:
+        """The samples of these indices, in this order, with their trail.
+
+        Args:
+            indices: Each from 0 up to the length; one may come more than once.
+        """
         each = indices.tolist() if isinstance(indices, np.ndarray) else indices
         return Rows([self.samples[index] for index in each], self.trail.take(indices))
 
     def follow(self, trail: Trail) -> Rows:
+        """The same samples on another trail."""
         return Rows(self.samples, trail)
 
     def rows(self) -> list[Any]:
+        """The samples, an object each. It may be the block's own list: only read it."""
         return self.samples
 
     def column(self, name: str) -> Column:
+        """One field of all samples.
+
+        Raises:
+            KeyError: A sample lacks the field; the message names the fields that it has.
+        """
         try:
             return [sample[name] for sample in self.samples]
         except KeyError:
@@ -97,7 +76,7 @@ class Rows:
 
 @dataclass(slots=True)
 class Columns:
-    """Samples with the same fields; see ``Block``.
+    """A run of consecutive samples with the same fields, as columns; with the methods of ``Rows``.
 
     Args:
         fields: A column each, all of one length; at least one.
@@ -111,12 +90,12 @@ class Columns:
         return len(next(iter(self.fields.values())))
 
     def part(self, start: int, stop: int) -> Columns:
-        """See ``Block``; over the same memory."""
+        """See ``Rows``; over the same memory."""
         fields = {name: part_of(column, start, stop) for name, column in self.fields.items()}
         return Columns(fields, self.trail.part(start, stop))
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Columns:
-        """See ``Block``; copies the samples."""
+        """See ``Rows``; copies the samples."""
         picked = np.asarray(indices, np.int64)
         fields = {name: take_of(column, picked) for name, column in self.fields.items()}
         return Columns(fields, self.trail.take(picked))
@@ -136,6 +115,10 @@ class Columns:
         if name not in self.fields:
             raise _lacks_field(name, self.fields, self.trail, 0)
         return self.fields[name]
+
+
+Block: TypeAlias = Rows | Columns
+"""A run of consecutive samples, and the trail of their positions."""
 
 
 def _lacks_field(name: str, found: Iterable[object], trail: Trail, index: int) -> KeyError:

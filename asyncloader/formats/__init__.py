@@ -165,15 +165,9 @@ def may_be_empty(name: str, path: str) -> bool:
 
 def known_suffixes() -> str:
     """The usual endings that name a format, for messages."""
-    streams, planned = (
-        [
-            suffix
-            for name, row in formats.items()
-            if ("columns" in row.options) == is_planned and not name.startswith("mds.")
-            for suffix in row.suffixes
-        ]
-        for is_planned in (False, True)
-    )
+    usual = [row for name, row in formats.items() if not name.startswith("mds.")]
+    streams = [suffix for row in usual if "columns" not in row.options for suffix in row.suffixes]
+    planned = [suffix for row in usual if "columns" in row.options for suffix in row.suffixes]
     return (
         f"a name that ends with one of {', '.join(streams)}, alone or with "
         f"{', '.join(compression_suffixes)} after it, or one of {', '.join(planned)}"
@@ -186,10 +180,8 @@ def check_format(name: str) -> None:
     Raises:
         ValueError: It is no name in ``formats``, or the format needs an index.
     """
-    known, indexed = (
-        [repr(each) for each, row in formats.items() if (not row.suffixes) == by_index]
-        for by_index in (False, True)
-    )
+    known = [repr(each) for each, row in formats.items() if row.suffixes]
+    indexed = [repr(each) for each, row in formats.items() if not row.suffixes]
     if name not in [*formats]:  # it may be of any type, even a list
         raise ValueError(
             f"format must be one of {', '.join(known)}, or, for a folder with its index.json, "

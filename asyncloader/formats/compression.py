@@ -19,7 +19,7 @@ import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
@@ -93,18 +93,6 @@ _STEP_BYTES = 1 << 16
 _XZ_MEMORY_BYTES = 256 << 20
 
 
-class _CompressedMember(Protocol):
-    """One gzip member, zstd frame, xz or bzip2 stream; the stdlib's decompressor protocol."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class _ZlibMember:
     """zlib's object with the protocol of its younger siblings."""
 
@@ -127,7 +115,9 @@ class _ZlibMember:
         return piece
 
 
-_Codec = tuple[Callable[[], _CompressedMember], bytes, int]
+# One gzip member, xz or bzip2 stream, or frame of zstd, which has the same methods.
+_CompressedMember: TypeAlias = _ZlibMember | lzma.LZMADecompressor | bz2.BZ2Decompressor | BrotliStream
+_Codec: TypeAlias = tuple[Callable[[], _CompressedMember], bytes, int]
 # How to open a member, the bytes it may begin with, and the unit of zero padding between members.
 _CODECS: dict[str, _Codec] = {
     "gzip": (partial(_ZlibMember, 31), b"\x1f", 1),

@@ -31,7 +31,7 @@ from .offsets import (
     plan_table,
     view_of,
 )
-from .selection import missing_column
+from .selection import choose_names
 from .unpacking import SnappyDecoder, UnpackedDecoder
 
 #: By the number before an array, if its column has no dtype.
@@ -333,9 +333,7 @@ def check_columns(columns: MdsColumns, selection: Selection) -> Decode:
         )
     numbers = {name: number for number, name in enumerate(names)}
     wanted = []
-    for name in names if selection.columns is None else selection.columns:
-        if name not in numbers:
-            raise FormatError(missing_column("columns", name, names))
+    for name in choose_names(selection.columns, tuple(names)):
         encoding, size = encoding_of(encodings[numbers[name]], name, selection.decode), sizes[numbers[name]]
         if encoding.size != (size or None):
             raise FormatError(

@@ -12,7 +12,7 @@ import math
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -304,24 +304,67 @@ class Deflated(Stored):
         return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ArrayRows:
-    """An array whose rows are read.
+    """An array whose rows are read, once.
 
     Attributes:
         what: Name of the array, for messages.
         header: Its header.
         fields: Names of the fields that its rows become, each with the name of the structure's field; None if
             the array is no structure.
+        wanted: The rows that are wanted.
         come: The rows that come; in Fortran's order all of them.
-        open_content: Makes the object that takes its bytes.
+        content: Takes its bytes.
     """
 
     what: str
     header: ArrayHeader
     fields: tuple[tuple[str, str | None], ...]
+    wanted: range
     come: range
-    open_content: Callable[[], Stored]
+    content: Stored
+    _held: NDArray[Any] | None = None
+
+    def ready(self, most: int, row: int) -> int:
+        """How many rows are there, at most ``most``; ``row`` comes next, for messages."""
+        header = self.header
+        if not header.by_columns:
+            there = self.content.available(most * header.row_bytes) // header.row_bytes
+        else:
+            come, wanted = self.come, self.wanted
+            size = len(come) * header.row_bytes
+            if self._held is None and self.content.available(size) >= size:
+                values = self.content.take(size).view(header.dtype)
+                by_rows = values.reshape(*header.shape[:0:-1], len(come)).T
+                self._held = by_rows[wanted.start - come.start : wanted.stop - come.start]
+            there = 0 if self._held is None else len(self._held)
+        if not there and self.content.fault is not None:
+            raise FormatError(f"{self.what}: {self.content.fault}", sample=row)
+        return min(there, most)
+
+    def take(self, rows: int, row: int) -> Iterator[tuple[str, Column]]:
+        """The fields of the next rows, which are there."""
+        header = self.header
+        if self._held is not None:
+            values, self._held = np.ascontiguousarray(self._held[:rows]), self._held[rows:]
+        else:
+            values = self.content.take(rows * header.row_bytes).view(header.dtype)
+            values = values.reshape(rows, *header.shape[1:])
+        if not header.dtype.isnative:
+            values = values.astype(header.dtype.newbyteorder("="))
+        for name, inside in self.fields:
+            part = values if inside is None else np.ascontiguousarray(values[inside])
+            yield name, _column_of(part, f"{self.what}: field {name!r}", row)
+
+    def finish(self) -> None:
+        """All bytes have come.
+
+        Raises:
+            FormatError: Their length or checksum is wrong.
+        """
+        if fault := self.content.finish():
+            raise FormatError(f"{self.what}: {fault}")
 
 
 class RowsDecoder(Decoder):
@@ -334,7 +377,7 @@ class RowsDecoder(Decoder):
     """
 
     def __init__(self, arrays: Sequence[ArrayRows], turns: Sequence[tuple[int, int]], wanted: range) -> None:
-        self._columns = [_Rows(array, wanted) for array in arrays]
+        self._columns = arrays
         self._turns = deque(turns)
         self._row, self._stop = wanted.start, wanted.stop
         row_bytes = sum(array.header.row_bytes for array in arrays)
@@ -347,7 +390,7 @@ class RowsDecoder(Decoder):
             here, rest = rest[:left], rest[left:]
             if len(here) < left:
                 self._turns.appendleft((number, left - len(here)))
-            self._columns[number].put(here)
+            self._columns[number].content.put(here)
         yield from self._whole()
 
     def finish(self) -> Iterator[Block]:
@@ -369,60 +412,6 @@ class RowsDecoder(Decoder):
             }
             first, self._row = self._row, self._row + rows
             yield Columns(fields, OffsetTrail(first, None))
-
-
-class _Rows:
-    """The rows of one array."""
-
-    def __init__(self, array: ArrayRows, wanted: range) -> None:
-        self._array = array
-        self._content = array.open_content()
-        self._native = array.header.dtype.newbyteorder("=")
-        self._held: NDArray[Any] | None = None
-        self._wanted = wanted
-
-    def put(self, chunk: memoryview) -> None:
-        self._content.put(chunk)
-
-    def ready(self, most: int, row: int) -> int:
-        """How many rows are there, at most ``most``; ``row`` comes next, for messages."""
-        header = self._array.header
-        if not header.by_columns:
-            there = self._content.available(most * header.row_bytes) // header.row_bytes
-        else:
-            come, wanted = self._array.come, self._wanted
-            size = len(come) * header.row_bytes
-            if self._held is None and self._content.available(size) >= size:
-                values = self._content.take(size).view(header.dtype)
-                by_rows = values.reshape(*header.shape[:0:-1], len(come)).T
-                self._held = by_rows[wanted.start - come.start : wanted.stop - come.start]
-            there = 0 if self._held is None else len(self._held)
-        if not there and self._content.fault is not None:
-            raise FormatError(f"{self._array.what}: {self._content.fault}", sample=row)
-        return min(there, most)
-
-    def take(self, rows: int, row: int) -> Iterator[tuple[str, Column]]:
-        """The fields of the next rows, which are there."""
-        header = self._array.header
-        if self._held is not None:
-            values, self._held = np.ascontiguousarray(self._held[:rows]), self._held[rows:]
-        else:
-            values = self._content.take(rows * header.row_bytes).view(header.dtype)
-            values = values.reshape(rows, *header.shape[1:])
-        if not header.dtype.isnative:
-            values = values.astype(self._native)
-        for name, inside in self._array.fields:
-            part = values if inside is None else np.ascontiguousarray(values[inside])
-            yield name, _column_of(part, f"{self._array.what}: field {name!r}", row)
-
-    def finish(self) -> None:
-        """All bytes have come.
-
-        Raises:
-            FormatError: Their length or checksum is wrong.
-        """
-        if fault := self._content.finish():
-            raise FormatError(f"{self._array.what}: {fault}")
 
 
 def _column_of(values: NDArray[Any], what: str, row: int) -> Column:
@@ -463,7 +452,8 @@ def plan_npy(spec: ShardSpec) -> Planning:
     wanted = wanted_rows(header.rows, spec)
     come = rows_to_read(header, wanted)
     spans = (span_of(header, Span(header.size_bytes, stop), come),) if come else ()
-    rows = ArrayRows("npy", header, tuple((name, name if names else None) for name in fields), come, Stored)
+    parts = tuple((name, name if names else None) for name in fields)
+    rows = ArrayRows("npy", header, parts, wanted, come, Stored())
     check_held("npy", [rows])
     turns = [(0, span.stop - span.start) for span in spans]
     return Layout(spans, partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)

@@ -20,7 +20,7 @@ from ..formats.selection import make_selection
 from ..quantity import as_count
 from ..shards.catalog import BESIDE
 from ..shards.expectations import Expectations, Expected
-from ..shards.index_check import FOREIGN_INDEX, OLDER_FOREIGN_INDEX, FolderIndex
+from ..shards.index_check import FolderIndex
 from ..shards.index_lookup import open_local_index
 from ..stores.expanding import expand_home, read_urls
 from ..stores.listing import look
@@ -161,8 +161,7 @@ def _open_shards(
         error.shard = redact(folder.index_url)
         raise
     formats = RunLengths.of(shard.format for shard in shards)
-    teller = OLDER_FOREIGN_INDEX if schema is not None and schema.may_be_older else FOREIGN_INDEX
-    index = FolderIndex(folder.index_url, schema, teller)
+    index = FolderIndex(folder.index_url, schema, schema is not None and schema.may_be_older)
     return Shards(names, formats, access, expected, selection, index=index)
 
 

@@ -30,7 +30,7 @@ from ..observe.stopwatch import DECODE, STORE
 from ..plan.lanes import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
 from ..shards.expectations import Expectations, Expected, Known
-from ..shards.index_check import FolderIndex, ShardCheck, teller_of
+from ..shards.index_check import INDEX, FolderIndex, ShardCheck
 from ..shards.index_survey import Survey, in_shard, open_survey
 from ..stores.lookahead import Wanted
 from ..stores.names import names_digest, places_digest
@@ -368,7 +368,7 @@ class Shards:
                 reading.nth, reading.cut = nth, cut
                 reading.place = Place(url, cut.first, shard, lane.repetition)
                 reading.check = check = ShardCheck(
-                    url, self._check(shard), cut, counts=counts, index=self.index
+                    url, self._check(shard), cut, counts=counts, index=self.index or INDEX
                 )
                 with closing(self._next_chunks(shards, lane)) as chunks, in_shard(url):
                     open_decoder = partial(self._open_decoder, shard, chunks, lane.columns, reading)
@@ -498,7 +498,7 @@ class Shards:
 
     def _known_of(self, shard: int) -> dict[str, Any]:
         """Options of plans and decoders alike."""
-        unpacked = teller_of(self.index).unpacked_of(self._check(shard))
+        unpacked = (self.index or INDEX).unpacked_of(self._check(shard))
         return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
 
     def _cut(self, piece: Piece, inside: Mapping[str, Any]) -> Cut | None:

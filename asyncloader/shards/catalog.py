@@ -184,26 +184,20 @@ def _web_place(found: FoundShards) -> str | None:
     None if they have none, or if a query follows their names: it may be a signature of one name, or select
     what is served.
     """
-    first, last = [], []
+    is_all = all(scheme.is_web for scheme in found.schemes)
+    ends: list[str] = []
     for part in found.names.parts:
+        names: Sequence[str] = part
         if isinstance(part, Braces):
-            if not scheme_of(part[0]).is_web:
-                continue
-            names: Sequence[str] = (part.pattern,)
-            before = part.pattern.partition("{")[0]
-            ends = before, before
-        else:
-            is_all = all(scheme.is_web for scheme in found.schemes)
-            names = part if is_all else [name for name in part if scheme_of(name).is_web]
-            if not names:
-                continue
-            # All names between these two share their common prefix.
-            ends = min(names), max(names)
+            names = [part.pattern] if scheme_of(part[0]).is_web else []
+        elif not is_all:
+            names = [name for name in part if scheme_of(name).is_web]
         if any("?" in name or "#" in name for name in names):
             return None
-        first.append(ends[0])
-        last.append(ends[1])
-    common = os.path.commonprefix([*first, *last])  # noqa: RUF071 - URLs are no paths; cut at a slash below
+        if names:  # all between these two share their common prefix
+            ends += min(names), max(names)
+    # Of a pattern, only what is before its braces. URLs are no paths; cut at a slash below.
+    common = os.path.commonprefix([end.partition("{")[0] for end in ends])  # noqa: RUF071
     folder = common[: common.rfind("/") + 1]
     return folder + INDEX_NAME if folder.count("/") > 2 else None
 
@@ -232,9 +226,8 @@ def _read_web(
         )
         drop_frames(error)
         raise
-    if content.lstrip()[:1] == b"<":  # a page, which some servers send for every missing file
-        return None
-    return index_lookup.found_entries(place, io.BytesIO(content))
+    # Some servers send a page, or JSON of their own, for every missing file.
+    return index_lookup.Entries(place, content) if is_index(content) else None
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:

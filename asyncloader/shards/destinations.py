@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from ..atomic_file import AtomicFile, write_whole
 from ..flow.process import occupy_standard_descriptors
@@ -33,15 +33,6 @@ if TYPE_CHECKING:
 #: Small objects to read at a time: ten thousand take some seconds with a round trip of 20 ms, and no store
 #: throttles a client for so few requests.
 _AT_A_TIME = 32
-
-
-class Pending(Protocol):
-    """A file that is being written, and appears when it is published; see ``AtomicFile``."""
-
-    file: IO[bytes]
-
-    def publish(self) -> None: ...
-    def discard(self) -> None: ...
 
 
 def open_destination(
@@ -283,6 +274,9 @@ class ObjectDestination:
 
 
 Destination: TypeAlias = FolderDestination | ObjectDestination
+
+Pending: TypeAlias = "AtomicFile | _Upload"
+"""A file that is being written, and appears when it is published."""
 
 
 class _Upload:

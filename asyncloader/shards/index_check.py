@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 from ..blocks import Block, Trail
 from ..errors import FormatError, StoreError
@@ -16,19 +16,26 @@ from ..types import Buffer, Unpacked
 from .expectations import Expected
 
 
-class Teller(NamedTuple):
-    """A kind of index that shards are checked against.
+@dataclass(frozen=True)
+class FolderIndex:
+    """The ``index.json`` of a folder that another library has written.
 
     Attributes:
+        url: Where it is.
+        schema: The fields of its shards, where their format needs it; else None.
+        may_lack_tables: Whether its lengths may leave out the table of offsets at the beginning of a shard: 8
+            bytes and 4 for each sample. An older LitData (such as 0.2.30) counted the bytes of samples alone.
         name: For messages.
         advice: What to do about a shard that differs.
-        may_lack_tables: Whether its lengths may leave out the table of offsets at the beginning of a shard: 8
-            bytes and 4 for each sample.
     """
 
-    name: str
-    advice: str
+    url: str = field(repr=False)
+    schema: Any = None
     may_lack_tables: bool = False
+    name: ClassVar[str] = "index.json"
+    advice: ClassVar[str] = (
+        "restore the shard, or, if it was replaced on purpose, write a new index of the data set"
+    )
 
     def unpacked_of(self, expected: Expected | None) -> Unpacked | None:
         """What a shard should become by decompression, if it is compressed as a whole."""
@@ -49,37 +56,13 @@ class Teller(NamedTuple):
         return size_bytes + 4 * (expected.samples + 2)
 
 
-INDEX = Teller(
-    "the index",
-    "restore the shard, or, if it was replaced on purpose, update its entry with asyncloader index",
-)
-#: The index of a data set that another library has written.
-FOREIGN_INDEX = Teller(
-    "index.json", "restore the shard, or, if it was replaced on purpose, write a new index of the data set"
-)
-
-#: One that an older LitData may have written (such as 0.2.30), which counted the bytes of samples alone.
-OLDER_FOREIGN_INDEX = FOREIGN_INDEX._replace(may_lack_tables=True)
+class _OwnIndex(FolderIndex):
+    name = "the index"
+    advice = "restore the shard, or, if it was replaced on purpose, update its entry with asyncloader index"
 
 
-@dataclass(frozen=True)
-class FolderIndex:
-    """The ``index.json`` of a folder that another library has written.
-
-    Attributes:
-        url: Where it is.
-        schema: The fields of its shards, where their format needs it; else None.
-        teller: Its kind.
-    """
-
-    url: str = field(repr=False)
-    schema: Any = None
-    teller: Teller = FOREIGN_INDEX
-
-
-def teller_of(index: FolderIndex | None) -> Teller:
-    """The kind of an index; ours if it is None."""
-    return INDEX if index is None else index.teller
+#: An index of ours.
+INDEX = _OwnIndex("")
 
 
 #: All of a shard.
@@ -96,7 +79,7 @@ class ShardCheck:
         expected: Its entry in the index; None without one.
         cut: What is read of it. A digest is verified only if that is all.
         counts: Whether all samples pass ``count``.
-        index: The index of another library; None if the entry is from ours.
+        index: The index that has the entry.
     """
 
     def __init__(
@@ -106,7 +89,7 @@ class ShardCheck:
         cut: Cut = ALL,
         *,
         counts: bool = True,
-        index: FolderIndex | None = None,
+        index: FolderIndex = INDEX,
     ) -> None:
         self._shard = shard
         self._expected = expected
@@ -116,8 +99,8 @@ class ShardCheck:
         self._samples = cut.first
         self._counts = counts
         self._is_empty = False
-        self._teller = teller = teller_of(index)
-        self._who, self._advice = teller.name, teller.advice
+        self._index = index
+        self._who, self._advice = index.name, index.advice
         # Each offset is checked by the lane that reads the sample before it. So all lanes together check
         # every offset, and no sample between two lanes is lost unnoticed.
         offsets = () if expected is None else expected.offsets or ()
@@ -237,7 +220,7 @@ class ShardCheck:
         expected = self._expected
         if expected is None or expected.size_bytes is None:
             return
-        if size_bytes not in self._teller.lengths_of(expected):
+        if size_bytes not in self._index.lengths_of(expected):
             raise StoreError(
                 f"{self._who} promises {expected.size_bytes} bytes of this shard, found {size_bytes}; "
                 f"{self._advice}",

@@ -39,9 +39,8 @@ LAST_LINE = b"\n]}\n"
 
 # An entry takes some 190 bytes: enough for a million shards and the most offsets.
 MAX_INDEX_BYTES = 256 << 20
-_MAX_FOREIGN_BYTES = 1 << 20  # of another program's file, parsed to see whether it is JSON
-#: How much of a file is read to see which program has written it.
-MOST_LOOKED_AT_BYTES = _MAX_FOREIGN_BYTES + 1
+#: How much of a file is read to see whether it is one.
+MOST_LOOKED_AT_BYTES = 4 << 10
 
 # Parsed at once: a thousand lines, so few that their objects do not start a full garbage collection.
 _READ_BYTES = 1 << 18
@@ -82,27 +81,8 @@ _T = TypeVar("_T")
 
 
 def is_index(content: bytes) -> bool:
-    """Whether the beginning of a file is that of an index of ours; other programs use the same file name."""
-    return f'"{_VERSION_KEY}"'.encode() in content[:4096]
-
-
-def is_broken(content: bytes) -> bool:
-    """Whether a file that is not our index is not another program's either: it is empty, or not JSON.
-
-    Args:
-        content: The file, or the first ``MOST_LOOKED_AT_BYTES`` of it.
-    """
-    if not content[:4096].strip(b"\0 \t\r\n"):  # zeros are what a power cut may leave
-        return True
-    if len(content) > _MAX_FOREIGN_BYTES:
-        return False
-    try:
-        json.loads(content)
-    except ValueError:
-        return True
-    except RecursionError:
-        return False
-    return False
+    """Whether the beginning of a file is that of an index of ours."""
+    return f'"{_VERSION_KEY}"'.encode() in content[:MOST_LOOKED_AT_BYTES]
 
 
 def read_index(file: BinaryIO) -> tuple[list[str], Expectations]:

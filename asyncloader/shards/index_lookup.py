@@ -28,7 +28,7 @@ from ..stores.listing import look
 from ..stores.names import Braces, ShardNames, in_lines, lie_flat, runs_of, shared_folder
 from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of, split_key
 from .expectations import Expectations, Rows
-from .index_entries import MOST_LOOKED_AT_BYTES, check_unique, is_broken, is_index, read_index
+from .index_entries import MOST_LOOKED_AT_BYTES, check_unique, is_index, read_index
 
 # Shards that an error lists, beside their number.
 _MOST_NAMED = 3
@@ -357,7 +357,7 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
 
 
 def found_entries(place: str, file: BinaryIO) -> Entries | None:
-    """The ``asyncloader-index.json`` that was found there; None if it is not ours, with a warning if broken.
+    """The ``asyncloader-index.json`` that was found there; None, with a warning, if it is no index.
 
     Args:
         place: Its URL or path.
@@ -366,17 +366,15 @@ def found_entries(place: str, file: BinaryIO) -> Entries | None:
     Raises:
         FormatError: It is not sound.
     """
-    beginning = file.read(MOST_LOOKED_AT_BYTES)
-    if is_index(beginning):
+    if is_index(file.read(MOST_LOOKED_AT_BYTES)):
         file.seek(0)
         return Entries(place, file)
-    if is_broken(beginning):
-        warnings.warn(
-            f"{redact(place)} is {'not JSON' if beginning else 'empty'}, so the shards beside it are read "
-            "unchecked; delete it, and make a new one with asyncloader index",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    warnings.warn(
+        f"{redact(place)} is no index of shards, so those beside it are read unchecked; delete it, and make "
+        "a new one with asyncloader index",
+        RuntimeWarning,
+        stacklevel=2,
+    )
     return None
 
 

@@ -30,7 +30,7 @@ from ..stores.store import Access
 from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of, suffix_path
 from ..types import Buffer, Layout, Planning, Span
 from .expectations import Expectations, Expected
-from .index_check import INDEX, FolderIndex, ShardCheck, Teller
+from .index_check import INDEX, FolderIndex, ShardCheck
 from .index_entries import MAX_INDEX_BYTES, OffsetPicker
 from .index_lookup import read_entries
 from .names import NamedShards, is_shard_name
@@ -197,7 +197,7 @@ class Survey:
         """Read a shard from its first byte to its last, all of one version."""
         shown = redact(url)
         digests = {name: digest for name in algorithms if (digest := open_digest(name))}
-        check = ShardCheck(shown, promised, counts=decoder is not None, index=self._index)
+        check = ShardCheck(shown, promised, counts=decoder is not None, index=self._index or INDEX)
         size = samples = 0
         offsets = OffsetPicker()
         with closing(self._open(url)) as out, closing(out.receive()) as chunks, in_shard(shown):
@@ -273,10 +273,10 @@ def in_shard(shown: str) -> Iterator[None]:
         raise
 
 
-def differences(expected: Expected, found: Expected, teller: Teller = INDEX) -> list[str]:
+def differences(expected: Expected, found: Expected, index: FolderIndex = INDEX) -> list[str]:
     """Differences of a shard from its index, with both values; of digests those that both have."""
     wrong = []
-    if expected.size_bytes is not None and found.size_bytes not in teller.lengths_of(expected):
+    if expected.size_bytes is not None and found.size_bytes not in index.lengths_of(expected):
         wrong.append(f"size_bytes: expected {expected.size_bytes}, found {found.size_bytes}")
     if expected.samples is not None and found.samples != expected.samples:
         wrong.append(f"samples: expected {expected.samples}, found {found.samples}")
@@ -425,8 +425,8 @@ def open_verifying_by_index(
         ValueError: ``concurrency`` is below 1.
     """
     with open_survey(access, readers(concurrency), index) as (survey, threads):
-        each = _verified(survey, threads, urls, formats, promised, index.teller)
-        yield Verifying(redact(index.url), len(urls), each, index.teller.name)
+        each = _verified(survey, threads, urls, formats, promised, index)
+        yield Verifying(redact(index.url), len(urls), each, index.name)
 
 
 def _verified(
@@ -435,7 +435,7 @@ def _verified(
     urls: Sequence[str],
     formats: Sequence[str],
     promised: Expectations,
-    teller: Teller,
+    index: FolderIndex,
 ) -> Iterator[Verified]:
     def verify(number: int) -> Verified:
         url, expected = urls[number], promised[number]
@@ -445,7 +445,7 @@ def _verified(
             found, _ = survey.measure(url, formats[number], algorithms)
         except (StoreError, FormatError) as error:
             return Verified(redact(url), None, None, (str(error),))
-        wrong = ["no entry in the index"] if expected is None else differences(expected, found, teller)
+        wrong = ["no entry in the index"] if expected is None else differences(expected, found, index)
         return Verified(redact(url), found.samples, found.size_bytes, tuple(wrong))
 
     return in_order(threads, verify, range(len(urls)))

@@ -76,11 +76,6 @@ def encode(format: str, sample: Mapping[str, Any]) -> bytes | Mapping[str, Any]:
     return _ENCODERS[format](sample)
 
 
-def encoded_bytes(encoded: bytes | Mapping[str, Any]) -> int:
-    """The length of an encoded sample for the size of a shard."""
-    return len(encoded) if isinstance(encoded, bytes) else bytes_of(encoded)
-
-
 def open_shard(draft: Pending, format: str, compression: str | None, schema: Any = None) -> OpenShard:
     """Begin a shard; ``schema`` is a ``pyarrow.Schema`` for Parquet, None to take it from the samples."""
     return OpenTable(draft, schema) if format == "parquet" else OpenShard(draft, format, compression)

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from ..blocks import bytes_of
 from ..errors import FormatError
 from ..formats import split_suffix
 from ..quantity import as_count, parse_bytes
 from .destinations import FolderDestination, open_destination
 from .expectations import Expected
-from .open_shard import OpenShard, check_written, encode, encoded_bytes, open_shard
+from .open_shard import OpenShard, check_written, encode, open_shard
 
 _FIELD = re.compile(r"%0?\d*d|\{[^{}]*\}")
 
@@ -161,7 +162,7 @@ class ShardWriter:
         encoded = encode(self._format, sample)
         if self._open is not None:
             self._open.check(sample)
-            if self._is_full(self._open, encoded_bytes(encoded)):
+            if self._is_full(self._open, bytes_of(encoded)):
                 self._finish_shard()
         if self._open is None:
             self._open = self._begin_shard(self._name_of(len(self.shards)))

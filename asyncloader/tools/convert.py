@@ -10,6 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeAlias
 
+from ..blocks import bytes_of
 from ..errors import FormatError, WorkerDiedError
 from ..flow.channel import EndOfChannel
 from ..flow.process import usable_processors
@@ -20,7 +21,7 @@ from ..quantity import as_count, parse_bytes
 from ..shards.destinations import Destination, FolderDestination, open_destination
 from ..shards.expectations import Expected
 from ..shards.index_lookup import has_index_option
-from ..shards.open_shard import OpenShard, encoded_bytes, open_shard, schema_from, schema_of, table_of
+from ..shards.open_shard import OpenShard, open_shard, schema_from, schema_of, table_of
 from ..stores.expanding import expand_home, read_urls
 from ..stores.store import NetworkPolicy
 from ..stores.urls import INDEX_NAME, local_path, scheme_of
@@ -287,7 +288,7 @@ def _look(target: ShardTarget, source: convert_sources.Source) -> tuple[float, A
                 except (ValueError, TypeError) as error:
                     error.add_note(f"in {place()}")
                     raise
-                part_bytes += encoded_bytes(encoded)
+                part_bytes += bytes_of(encoded)
                 count += 1
                 if target.format == "parquet":
                     rows.append(kept)
