@@ -500,22 +500,16 @@ def _end(
         return
     # This works across such copies. Reading then ends when the server does, and not before.
     control.let_go(socket.SHUT_WR)
-    # While it still imports it does not listen, but neither does it have workers to kill.
-    if not ready.is_set():
-        process.kill()
-    elif not _ends_before(control, monotonic() + patience_s(_STOP_DEADLINE_S, at_exit=0.5)):
+    try:
+        # While it still imports it does not listen, but neither does it have workers to kill.
+        if not ready.is_set():
+            process.kill()
+        control.receive_before(monotonic() + patience_s(_STOP_DEADLINE_S, at_exit=0.5))
+    except EndOfChannel:
+        pass
+    except TimeoutError:
         what = describe_process(process.pid)
         _log.warning("the process that workers come from (pid %d) %s; it was killed", process.pid, what)
         process.kill()
     control.close()
     process.wait()
-
-
-def _ends_before(control: MessageSocket, deadline: float) -> bool:
-    try:
-        while True:
-            control.receive_before(deadline)
-    except EndOfChannel:
-        return True
-    except TimeoutError:
-        return False
