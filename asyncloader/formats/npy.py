@@ -12,8 +12,8 @@ import math
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -306,7 +306,7 @@ class Deflated(Stored):
 
 @dataclass(slots=True)
 class ArrayRows:
-    """An array whose rows are read, once.
+    """An array whose rows are read.
 
     Attributes:
         what: Name of the array, for messages.
@@ -315,7 +315,8 @@ class ArrayRows:
             the array is no structure.
         wanted: The rows that are wanted.
         come: The rows that come; in Fortran's order all of them.
-        content: Takes its bytes.
+        open_content: Makes the object that takes its bytes.
+        content: That object, in a decoder.
     """
 
     what: str
@@ -323,8 +324,9 @@ class ArrayRows:
     fields: tuple[tuple[str, str | None], ...]
     wanted: range
     come: range
-    content: Stored
-    _held: NDArray[Any] | None = None
+    open_content: Callable[[], Stored]
+    content: Stored = field(init=False)
+    _held: NDArray[Any] | None = field(default=None, init=False)
 
     def ready(self, most: int, row: int) -> int:
         """How many rows are there, at most ``most``; ``row`` comes next, for messages."""
@@ -377,7 +379,10 @@ class RowsDecoder(Decoder):
     """
 
     def __init__(self, arrays: Sequence[ArrayRows], turns: Sequence[tuple[int, int]], wanted: range) -> None:
-        self._columns = arrays
+        # Copies: a plan opens any number of decoders, and outlives them.
+        self._columns = [replace(array) for array in arrays]
+        for column in self._columns:
+            column.content = column.open_content()
         self._turns = deque(turns)
         self._row, self._stop = wanted.start, wanted.stop
         row_bytes = sum(array.header.row_bytes for array in arrays)
@@ -453,7 +458,7 @@ def plan_npy(spec: ShardSpec) -> Planning:
     come = rows_to_read(header, wanted)
     spans = (span_of(header, Span(header.size_bytes, stop), come),) if come else ()
     parts = tuple((name, name if names else None) for name in fields)
-    rows = ArrayRows("npy", header, parts, wanted, come, Stored())
+    rows = ArrayRows("npy", header, parts, wanted, come, Stored)
     check_held("npy", [rows])
     turns = [(0, span.stop - span.start) for span in spans]
     return Layout(spans, partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)

@@ -213,7 +213,7 @@ def plan_npz(spec: ShardSpec) -> Planning:
         stored = come
         if wanted and _is_deflated(member.entry):
             come, stored = range(come.start, member.header.rows), range(member.header.rows)
-        content, parts = _open_content(member, come), ((member.field, None),)
+        content, parts = partial(_open_content, member, come), ((member.field, None),)
         arrays.append(npy.ArrayRows(member.what, member.header, parts, wanted, come, content))
         if wanted:
             pieces += _pieces(number, member, stored, wanted, alone=len(members) == 1)

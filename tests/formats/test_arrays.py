@@ -14,9 +14,10 @@ import pytest
 from examples_drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from planning import read
+from planning import plan, read
 
 from asyncloader.blocks import Columns
+from asyncloader.formats.selection import make_selection
 from asyncloader.pipeline.shards import FooterCache
 
 RNG = np.random.default_rng(0)
@@ -172,6 +173,20 @@ def test_a_chosen_array_asks_for_its_own_bytes_and_the_directory_is_kept() -> No
     assert reading.requested_bytes < 20_000 * 8 + 80_000
     assert asked == [3, 2]  # its beginning, the directory, and the header of an array
     assert list(read("npz", npz(a=[1], b=[2]), columns=["b", "a"]).rows[0]) == ["b", "a"]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["npy", "npz", "npz, compressed"])
+def test_a_plan_opens_any_number_of_decoders(kind: str, order: Any) -> None:
+    array = np.array(RNG.integers(0, 9, (ROWS, 300)), order=order)
+    content = npy(array) if kind == "npy" else npz(kind != "npz", array=array)
+    _, layout = plan(kind[:3], content, selection=make_selection(None, None))
+    body = b"".join(content[span.start : span.stop] for span in layout.spans)
+    for fed in (40, len(body), len(body)):
+        decoder = layout.open_decoder()
+        blocks = [*decoder.feed(body[:fed])]
+    blocks += decoder.finish()
+    assert np.array_equal([row["array"] for block in blocks for row in block.rows()], array)
 
 
 def test_large_arrays_come_in_turns() -> None:
