@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -29,7 +30,7 @@ class Choice:
 
     Attributes:
         shown: Names of the columns that become fields, in their order.
-        tested: Names of the columns that the filter looks at, or more.
+        tested: Names of the columns that the filter looks at.
         filters: See ``Selection``.
         features: What the schema's metadata say of columns.
     """
@@ -124,10 +125,11 @@ def choose_names(columns: tuple[str, ...] | None, names: tuple[str, ...]) -> tup
         FormatError: A wanted column is missing or ambiguous, or there is no column at all.
     """
     shown = names if columns is None else columns
+    counts = Counter(names)
     for name in shown:
-        if name not in names:
+        if name not in counts:
             raise FormatError(missing_column("columns", name, names))
-        if names.count(name) > 1:
+        if counts[name] > 1:
             raise FormatError(f"there are several columns {name!r} in this shard; it has {_listed(names)}")
     if not shown:
         raise FormatError("there is no column in this shard")
@@ -148,16 +150,25 @@ def choose(selection: Selection, schema: Any) -> Choice:
 
 
 def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
-    """The columns that the filter looks at, and others whose names are words in its text."""
+    """The columns without which the filter cannot be applied."""
     pa = arrow()
+    failures = (pa.ArrowException, TypeError, ValueError, KeyError)
     text = str(filters)
-    tested = [name for name in schema.names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
+    tested = []
     try:
-        mask_of(schema.empty_table(), filters)
+        table = schema.empty_table()
+        mask_of(table, filters)
+        for name in schema.names:
+            # A name that is not in the text is not in the expression; others may be part of a word or value.
+            if name in text:
+                try:
+                    mask_of(table.drop_columns(name), filters)
+                except failures:
+                    tested.append(name)
         # pyarrow compares some types only if there is a row.
         row = [pa.nulls(1, schema.field(name).type) for name in tested]
-        mask_of(pa.Table.from_arrays(row, tested) if row else schema.empty_table(), filters)
-    except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
+        mask_of(pa.Table.from_arrays(row, tested) if row else table, filters)
+    except failures as error:
         what = str(error).partition("\n")[0]
         if unknown := _UNKNOWN.match(what):
             raise FormatError(missing_column("filters", unknown[1], schema.names)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from typing import Any
 
 import columnar_files
@@ -21,7 +22,7 @@ from asyncloader.blocks import Columns, Ragged
 from asyncloader.errors import FormatError
 from asyncloader.formats.arrow import Messages
 from asyncloader.formats.arrow_columns import cut
-from asyncloader.formats.selection import make_selection
+from asyncloader.formats.selection import choose, choose_names, make_selection
 from asyncloader.pipeline.shards import FooterCache
 
 FILES = {**dict(parquet_files()), **dict(arrow_files())}
@@ -295,6 +296,34 @@ def test_lengths_of_columns_that_lack_some_bytes_are_read_beyond(writer: str) ->
     for columns in (None, ["a"], ["b"]):
         reading = read("parquet", content, columns=columns)
         assert [plain(row) for row in reading.rows] == rows_of(source.select(columns or ["a", "b"]))
+
+
+def test_a_filter_reads_the_columns_that_it_tests_and_no_others() -> None:
+    """Whatever its values and functions are called."""
+    names = ["id", "kind", "image", "col", "my col", "string", "true", "", "a", "b"]
+    source = pa.table({name: ["image", "x"] * 50 for name in names}).set_column(
+        8, "a", pa.StructArray.from_arrays([pa.array(range(100))], ["b"])
+    )
+    for tested, filters in {
+        ("kind",): pc.field("kind") == "image",
+        ("kind", "my col"): (pc.field("kind") != "true") & (pc.field("my col") == "string"),
+        ("a",): pc.field("a", "b") > 3,
+        ("",): pc.field("").isin(["col", "a"]),
+    }.items():
+        assert choose(make_selection(["id"], filters), source.schema).tested == tested
+    content = written(source)
+    requested = [
+        read("parquet", content, columns=["id"], filters=pc.field("kind") == value).requested_bytes
+        for value in ("x", "image")
+    ]
+    assert requested[0] == requested[1]
+
+
+def test_the_columns_of_a_wide_shard_are_chosen_fast() -> None:
+    names = tuple(f"column {number}" for number in range(20_000))
+    began = time.process_time()
+    assert choose_names(None, names) == choose_names(names, names) == names
+    assert time.process_time() - began < 1
 
 
 def test_a_column_whose_name_has_a_dot_is_not_taken_for_another_one() -> None:
