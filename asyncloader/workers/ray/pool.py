@@ -206,8 +206,9 @@ class RayWorker(AnyWorker):
         if pool is None or pool.stored is None:
             raise ChannelClosed
         self._starts += 1
-        self._actor = pool.take_actor()
-        started = self._actor.start.remote(self.number, self._given, pool.stored)
+        actor = pool.take_actor()
+        started = actor.start.remote(self.number, self._given, pool.stored)
+        self._actor = actor  # only now: closing meanwhile clears it
         if self._is_over:  # it was closed meanwhile, which may have killed the previous actor
             self.kill()
         self._await(started)
