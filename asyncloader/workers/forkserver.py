@@ -500,16 +500,18 @@ def _end(
         return
     # This works across such copies. Reading then ends when the server does, and not before.
     control.let_go(socket.SHUT_WR)
-    try:
-        # While it still imports it does not listen, but neither does it have workers to kill.
-        if not ready.is_set():
-            process.kill()
-        control.receive_before(monotonic() + patience_s(_STOP_DEADLINE_S, at_exit=0.5))
-    except EndOfChannel:
-        pass
-    except TimeoutError:
-        what = describe_process(process.pid)
-        _log.warning("the process that workers come from (pid %d) %s; it was killed", process.pid, what)
+    # While it still imports it does not listen, but neither does it have workers to kill.
+    if not ready.is_set():
         process.kill()
+    else:
+        try:
+            # It posts one message, READY, which has come: what is read now is its end.
+            control.receive_before(monotonic() + patience_s(_STOP_DEADLINE_S, at_exit=0.5))
+        except EndOfChannel:
+            pass
+        except TimeoutError:
+            what = describe_process(process.pid)
+            _log.warning("the process that workers come from (pid %d) %s; it was killed", process.pid, what)
+            process.kill()
     control.close()
     process.wait()

@@ -19,7 +19,9 @@ from waiting import AT_ONCE_S
 
 from asyncloader.errors import WorkerDiedError
 from asyncloader.testing import check_leaks
+from asyncloader.workers import forkserver
 from asyncloader.workers.forkserver import ForkServer
+from asyncloader.workers.link import socketpair
 
 from .processes import Watch, finish, start_script
 from .receiving import RECEIVE, pool_of, receive
@@ -190,6 +192,18 @@ def test_a_server_that_is_still_starting_can_be_closed() -> None:
         began = time.monotonic()
         server.close()
         assert time.monotonic() - began < AT_ONCE_S
+
+
+def test_a_server_that_is_still_starting_is_killed_though_another_process_holds_its_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that another thread has started meanwhile."""
+    with check_leaks(within_s=2):
+        ours, theirs = socketpair()
+        monkeypatch.setattr(forkserver, "socketpair", lambda: (ours, theirs))
+        with theirs.dup():
+            _started().close()
+        assert not caplog.records, "it was waited for"
 
 
 def test_waiting_for_a_server_that_is_stopped_has_a_bound() -> None:
