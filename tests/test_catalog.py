@@ -195,7 +195,9 @@ def test_the_broken_index_of_a_listed_folder_is_warned_of(bucket: S3Server) -> N
     for key in ("x/0.tar", "x/asyncloader-index.json"):
         client.put_object(Bucket="cut", Key=key, Body=b"")
     client.close()
-    with pytest.warns(RuntimeWarning, match=r"s3://cut/x/asyncloader-index\.json is no index"):
+    with pytest.warns(
+        RuntimeWarning, match=r"s3://cut/x/asyncloader-index\.json is no index of shards: it is empty"
+    ):
         assert catalog("s3://cut/x/*.tar", options=bucket.options).checks == ()
 
 
@@ -356,13 +358,26 @@ class TestBesideShardsOfAWebServer:
             )
             assert len(list(loader)) == 3
 
-    @pytest.mark.parametrize("content", [b"<!DOCTYPE html>\n<p>", b'{"name": "an app"}'])
+    @pytest.mark.parametrize(
+        "content",
+        [b"<!DOCTYPE html>\n<p>", b'\n<pre>{"asyncloader_index": 1}</pre>', b'{"name": "an app"}', b"null"],
+    )
     def test_what_is_somebody_elses_is_left_alone(self, tmp_path: Path, content: bytes) -> None:
         write(tmp_path)
         (tmp_path / "asyncloader-index.json").write_bytes(content)
         with testing.serve(tmp_path) as server:
             loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar"), 2, collate_fn=list)
             assert len(list(loader)) == 3
+
+    @pytest.mark.parametrize("content", [b"", bytes(300), b"{", b'{"asyncloader', b"Not found"], ids=range(5))
+    def test_what_is_damaged_or_unknown_is_warned_of(self, content: bytes) -> None:
+        with testing.serve({"asyncloader-index.json": content}) as server:
+            urls, warning = (
+                f"{server.url}/s-{{0..2}}.tar",
+                "asyncloader-index.json is no index of shards: it ",
+            )
+            with pytest.warns(RuntimeWarning, match=warning):
+                assert catalog(urls).checks == ()
 
     def test_no_answer_is_an_error_that_names_the_way_out(self, tmp_path: Path) -> None:
         write(tmp_path)

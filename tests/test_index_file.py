@@ -191,7 +191,9 @@ def test_indexes_beside_local_shards_are_found_once_per_folder(tmp_path: Path) -
     (tmp_path / "foreign" / "asyncloader-index.json").write_text('{"name": "some web app"}')
     urls = [f"{tmp_path}/{name}" for name in ("with/a.tar", "without/a.tar", "with/b.tar", "foreign/a.tar")]
     known = Expected(3, 1, bytes(32))
-    with pytest.warns(RuntimeWarning, match="foreign/asyncloader-index.json is no index"):
+    with pytest.warns(
+        RuntimeWarning, match="foreign/asyncloader-index.json is no index of shards: it begins with b.{"
+    ):
         found = find_local_indexes([*urls, "http://h/a.tar", f"file://{tmp_path}/with/a.tar"])
     assert found == (
         known, None, None, None, None, known,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -227,7 +228,16 @@ def _read_web(
         drop_frames(error)
         raise
     # Some servers send a page, or JSON of their own, for every missing file.
-    return index_lookup.Entries(place, content) if is_index(content) else None
+    if content.lstrip()[:1] == b"<" or (not is_index(content) and _is_json(content)):
+        return None
+    return index_lookup.found_entries(place, io.BytesIO(content))
+
+
+def _is_json(content: bytes) -> bool:
+    with suppress(ValueError, RecursionError):
+        json.loads(content)
+        return True
+    return False
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:

@@ -366,12 +366,14 @@ def found_entries(place: str, file: BinaryIO) -> Entries | None:
     Raises:
         FormatError: It is not sound.
     """
-    if is_index(file.read(MOST_LOOKED_AT_BYTES)):
+    beginning = file.read(MOST_LOOKED_AT_BYTES)
+    if is_index(beginning):
         file.seek(0)
         return Entries(place, file)
+    found = f"begins with {beginning[:20]!r}" if beginning else "is empty"
     warnings.warn(
-        f"{redact(place)} is no index of shards, so those beside it are read unchecked; delete it, and make "
-        "a new one with asyncloader index",
+        f"{redact(place)} is no index of shards: it {found}, so the shards beside it are read unchecked; "
+        "delete it and make a new one with asyncloader index, or pass index=None",
         RuntimeWarning,
         stacklevel=2,
     )
