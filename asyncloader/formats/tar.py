@@ -28,21 +28,13 @@ from .tar_layout import (
     BLOCK,
     MAX_EXTENSION_BYTES,
     ZERO_BLOCK,
-    SparsePlan,
     checked_name,
-    expand_sparse,
     find_dot,
     parse_decimal,
     parse_header,
     parse_headers,
     parse_pax_records,
-    pax_sparse_plan,
-    read_old_gnu_plan,
 )
-
-# Holes cost an attacker nothing: 1 KiB of headers may claim terabytes. No training sample is known to have
-# larger holes than this.
-_MAX_HOLE_BYTES = 256 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -72,21 +64,19 @@ class SampleGroups:
     _ends: list[int] = field(default_factory=list)
     _block_bytes: int = 0
     _key: str | None = None
-    _hole_bytes: int = 0
 
     @property
     def index(self) -> int:
         """Index in the shard of the sample being read."""
         return self.first + len(self._samples)
 
-    def open_field(self, name: str, begin: int, size: int, plan: SparsePlan | None) -> str | None:
+    def open_field(self, name: str, begin: int, size: int) -> str | None:
         """Start a member; returns its field, or None if its name is not that of a sample.
 
         Args:
             name: The member's path.
             begin: Offset of its first header, with extensions.
-            size: Stored length of its body in bytes.
-            plan: How it is expanded, if it is sparse.
+            size: Length of its body in bytes.
 
         Raises:
             FormatError: The sample has the field already, or becomes too long.
@@ -102,12 +92,7 @@ class SampleGroups:
             self.sample = {"__key__": key}
         if field in self.sample:
             raise FormatError(f"tar: duplicate field {field!r} in sample {key!r}")
-        if plan is not None:
-            self._hole_bytes += max(plan.real_size - size, 0)
-            size = max(plan.real_size, size)
         self.sample_bytes += size + BLOCK
-        if self._hole_bytes > _MAX_HOLE_BYTES:
-            raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
         if self.sample_bytes > self.max_bytes:
             raise FormatError(
                 f"tar: {name!r} of {size} bytes brings its sample over the most of {self.max_bytes} bytes"
@@ -127,7 +112,6 @@ class SampleGroups:
         self._block_bytes += self.sample_bytes
         self._key = None
         self.sample_bytes = 0
-        self._hole_bytes = 0
         if self._block_bytes >= MAX_BLOCK_BYTES or len(self._samples) >= MAX_BLOCK_SAMPLES:
             self.full = True
 
@@ -143,7 +127,7 @@ class SampleGroups:
             yield block
 
 
-_REGULAR = frozenset((b"0", b"\0", b"7", b"S"))
+_REGULAR = frozenset((b"0", b"\0", b"7"))
 _BODILESS = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # their size, if any, counts no bytes
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))  # X: Solaris' name for x
 
@@ -165,10 +149,12 @@ class _Extension:
         elif kind != b"K":
             self.records |= parse_pax_records(body)
 
-    def apply(self, name: str, size: int) -> tuple[str, int, SparsePlan | None]:
+    def apply(self, name: str, size: int, kind: bytes) -> tuple[str, int, bytes]:
         # An empty value stands for none (POSIX).
         records = {key: value for key, value in self.records.items() if value}
-        path = records.get(b"GNU.sparse.name", records.get(b"path"))
+        if any(key.startswith(b"GNU.sparse.") for key in records):
+            kind = b"S"  # as in GNU's older headers
+        path = records.get(b"path")
         if path is not None and self.long_name is not None:  # tar programs differ here too
             raise FormatError("tar: a member named by both a GNU and a PAX header")
         if path is not None:
@@ -177,7 +163,7 @@ class _Extension:
             name = self.long_name
         if b"size" in records:
             size = parse_decimal(records[b"size"], "PAX size")
-        return name, size, pax_sparse_plan(records)
+        return name, size, kind
 
 
 def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]:
@@ -202,15 +188,10 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
             extension = yield from _read_extension(kind, size, extension)
             offset += size + (-size & 511)
             continue
-        plan = None
         if extension is not None:
-            name, size, plan = extension.apply(name, size)
-        if kind == b"S":
-            plan, map_bytes = yield from read_old_gnu_plan(block)
-            offset += map_bytes
-        if kind in _REGULAR and (field := samples.open_field(name, begin, size, plan)) is not None:
-            body = (yield size) if size else b""
-            samples.sample[field] = body if plan is None else expand_sparse(plan, body)
+            name, size, kind = extension.apply(name, size, kind)
+        if kind in _REGULAR and (field := samples.open_field(name, begin, size)) is not None:
+            samples.sample[field] = (yield size) if size else b""
         else:
             size = _body_size(name, size, kind)
             yield -size
@@ -243,6 +224,11 @@ def _body_size(name: str, size: int, kind: bytes) -> int:
     """The bytes behind the header of a member that is no field of a sample."""
     if kind == b"M":
         raise FormatError(f"tar: {name!r} continues another volume; multi-volume tars are not supported")
+    if kind == b"S":
+        raise FormatError(
+            f"tar: {name!r} is stored as a sparse file, which is not supported: pack it with GNU tar without "
+            "--sparse, or with bsdtar --no-read-sparse"
+        )
     # V7 tar had no type for directories, only the slash.
     return 0 if kind in _BODILESS or (kind == b"\0" and name.endswith("/")) else size
 
@@ -299,7 +285,8 @@ class TarDecoder(Decoder):
     case: ``a/b.seg.PNG`` is field ``seg.png`` of sample ``a/b``. Names without a field, names that start
     with a dot, and everything but regular files are skipped: directories, devices, links (a hard link
     holds no bytes of its own; write such shards with ``tar --hard-dereference``). V7, ustar, GNU and PAX
-    headers are supported; sparse members are expanded, by at most 256 MiB of zeros a sample.
+    headers are supported. Sparse members raise: GNU tar writes them with ``--sparse``, bsdtar unless
+    ``--no-read-sparse`` is given.
 
     The end of a tar is two zero blocks. One zero block at the end of the input is accepted, as by GNU
     tar, because it proves that the writer had finished; none is a truncated shard.
