@@ -246,10 +246,6 @@ def _read_end(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]
         found = "other bytes after the end marker"
 
 
-# Pieces of less than this wait for the last one and are joined, which is faster than growing a buffer.
-_GATHER_BYTES = 8 << 20
-
-
 # Keys, each with a NUL behind it, in whose names the first dot of a member's name is that behind the key.
 _KEYS = re.compile(r"(?:[^.\0]*[^./\0]\0)+")
 
@@ -306,15 +302,13 @@ class TarDecoder(Decoder):
         self._parser = read_members(self._samples, start_byte)
         self._need = next(self._parser)
         self._skip = 0  # bytes to drop before the needed ones
-        self._pieces: list[bytes | memoryview] = []
-        self._large: io.BytesIO | None = None  # in place of the pieces
-        self._held = 0  # bytes of the needed ones that are there
+        self._held = io.BytesIO()  # the needed bytes that are there
         self._fed = start_byte
         self._many = True  # whether the last chunk had many samples
 
     def check_room(self, compressed_bytes: int) -> None:
         # The sample's size counts all that the header of the open member claims.
-        held = self._samples.sample_bytes - max(self._need - self._held, 0)
+        held = self._samples.sample_bytes - max(self._need - self._held.tell(), 0)
         if held <= (most := most_unpacked(compressed_bytes)):
             return
         error = FormatError(
@@ -354,8 +348,8 @@ class TarDecoder(Decoder):
         self._many = samples.index >= before + _MANY
         self._skip = max(at - size, 0)
         if at < size:
-            # A view pins the chunk instead of copying the piece now and again in the join.
-            self._hold(memoryview(chunk)[at:] if size - at > BLOCK else bytes(chunk[at:]))
+            # Grows with what comes, not to the length that a header claims.
+            self._held.write(memoryview(chunk)[at:])
         yield from samples.take()
 
     def _read_members(self, chunk: bytes | memoryview, at: int) -> Generator[Block, None, int]:
@@ -383,37 +377,23 @@ class TarDecoder(Decoder):
         if self._skip >= len(chunk):
             return self._skip
         at = self._skip
-        if not self._held:
+        there = self._held.tell()
+        if not there:
             return at
-        end = at + self._need - self._held
+        end = at + self._need - there
         if end > len(chunk):
             return at
-        self._hold(memoryview(chunk)[at:end])
+        self._held.write(memoryview(chunk)[at:end])
         # getvalue() does not copy: it returns the buffer, since nothing else uses it.
-        whole = b"".join(self._pieces) if self._large is None else self._large.getvalue()
-        self._pieces = []
-        self._large = None
-        self._held = 0
+        whole, self._held = self._held.getvalue(), io.BytesIO()
         at = end + (-self._need & 511)
         self._need = self._parser.send(whole)
         return at
 
-    def _hold(self, piece: bytes | memoryview) -> None:
-        self._held += len(piece)
-        if self._large is not None:
-            self._large.write(piece)
-            return
-        self._pieces.append(piece)
-        if self._held >= _GATHER_BYTES:
-            # Grows with what comes, not to the length that a header claims.
-            self._large = io.BytesIO()
-            self._large.writelines(self._pieces)
-            self._pieces = []
-
     def finish(self) -> Iterator[Block]:
         samples = self._samples
         yield from samples.take()
-        rest = b"".join(self._pieces) if self._need == BLOCK else b""
+        rest = self._held.getvalue() if self._need == BLOCK else b""
         if samples.ended and not rest.strip(b"\0"):
             return
         if samples.ended:
@@ -421,7 +401,7 @@ class TarDecoder(Decoder):
         elif self._fed == 0:
             error = FormatError("tar: truncated: the shard is empty")
         else:
-            place = "within a member" if self._held or self._skip else "before its end marker"
+            place = "within a member" if self._held.tell() or self._skip else "before its end marker"
             hint = describe_bytes(rest) if self._fed < BLOCK else ""
             error = FormatError(f"tar: truncated: the shard ends {place}{hint}")
             error.offset = self._fed
