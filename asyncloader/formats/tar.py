@@ -5,8 +5,8 @@ Laws:
 - A wrong header never ends the shard quietly and never yields wrong bytes: it raises.
 - A shard without an end marker is truncated, even if it stops between two members: a cut download
   looks like that, and readers that take it for the end lose samples silently.
-- A body is copied once, from the chunk into its own ``bytes``; a large one while its chunks come, so it
-  is never held twice.
+- A body is copied once, from its chunk into its own ``bytes``; one in several chunks as they come, so it is
+  never held twice.
 """
 
 from __future__ import annotations
@@ -132,50 +132,16 @@ _BODILESS = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # their size, if an
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))  # X: Solaris' name for x
 
 
-@dataclass(slots=True, eq=False)
-class _Extension:
-    """What the extension headers in front of a member state about it."""
-
-    records: dict[bytes, bytes] = field(default_factory=dict)
-    kinds: set[bytes] = field(default_factory=set)
-    long_name: str | None = None
-
-    def add(self, kind: bytes, body: bytes) -> None:
-        if kind in self.kinds:  # tar programs differ in which one they use
-            raise FormatError(f"tar: two {kind.decode()!r} headers in front of one member")
-        self.kinds.add(kind)
-        if kind == b"L":
-            self.long_name = checked_name(body.partition(b"\0")[0])
-        elif kind != b"K":
-            self.records |= parse_pax_records(body)
-
-    def apply(self, name: str, size: int, kind: bytes) -> tuple[str, int, bytes]:
-        # An empty value stands for none (POSIX).
-        records = {key: value for key, value in self.records.items() if value}
-        if any(key.startswith(b"GNU.sparse.") for key in records):
-            kind = b"S"  # as in GNU's older headers
-        path = records.get(b"path")
-        if path is not None and self.long_name is not None:  # tar programs differ here too
-            raise FormatError("tar: a member named by both a GNU and a PAX header")
-        if path is not None:
-            name = checked_name(path)
-        elif self.long_name is not None:
-            name = self.long_name
-        if b"size" in records:
-            size = parse_decimal(records[b"size"], "PAX size")
-        return name, size, kind
-
-
 def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]:
     """Parse a tar from ``offset`` (a member's first header) on, and group its members in ``samples``.
 
     Raises:
         FormatError: Without offset and sample, which ``samples`` has.
     """
-    extension: _Extension | None = None
+    extensions: dict[bytes, dict[bytes, bytes]] = {}  # what those in front of a member state, by their kind
     while True:
         samples.header_offset = offset
-        samples.at_member = extension is None
+        samples.at_member = not extensions
         block = yield BLOCK
         if samples.at_member:  # the decoder may have passed other members meanwhile
             begin = offset = samples.header_offset
@@ -185,39 +151,60 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
         offset += BLOCK
         name, size, kind = parse_header(block)
         if kind in _EXTENSIONS:
-            extension = yield from _read_extension(kind, size, extension)
+            yield from _read_extension(kind, size, extensions)
             offset += size + (-size & 511)
             continue
-        if extension is not None:
-            name, size, kind = extension.apply(name, size, kind)
+        if extensions:
+            name, size, kind = _extended(name, size, kind, extensions)
         if kind in _REGULAR and (field := samples.open_field(name, begin, size)) is not None:
             samples.sample[field] = (yield size) if size else b""
         else:
             size = _body_size(name, size, kind)
             yield -size
         offset += size + (-size & 511)
-        extension = None
-    if extension is not None:
+        extensions = {}
+    if extensions:
         raise FormatError("tar: an extension header without a member after it")
     yield from _read_end(samples, offset)
 
 
 def _read_extension(
-    kind: bytes, size: int, extension: _Extension | None
-) -> Generator[int, bytes, _Extension | None]:
+    kind: bytes, size: int, extensions: dict[bytes, dict[bytes, bytes]]
+) -> Generator[int, bytes, None]:
     if size > MAX_EXTENSION_BYTES:
         raise FormatError(
             f"tar: a {kind.decode()!r} header of {size} bytes; at most {MAX_EXTENSION_BYTES} are read"
         )
     body = yield size
-    if kind != b"g":
-        extension = extension or _Extension()
-        extension.add(kind, body)
-        return extension
-    for key in parse_pax_records(body):
-        if key in (b"path", b"size") or key.startswith(b"GNU.sparse."):  # would hold for all that follow
-            raise FormatError(f"tar: {key[:40]!r} of one member in a global header")
-    return extension
+    if kind in extensions:  # tar programs differ in which one they use
+        raise FormatError(f"tar: two {kind.decode()!r} headers in front of one member")
+    if kind == b"L":
+        extensions[kind] = {b"path": body.partition(b"\0")[0]}
+    elif kind == b"K":  # where a link leads
+        extensions[kind] = {}
+    elif kind != b"g":
+        # An empty value stands for none (POSIX).
+        extensions[kind] = {key: value for key, value in parse_pax_records(body).items() if value}
+    else:
+        for key in parse_pax_records(body):
+            if key in (b"path", b"size") or key.startswith(b"GNU.sparse."):  # would hold for all that follow
+                raise FormatError(f"tar: {key[:40]!r} of one member in a global header")
+
+
+def _extended(
+    name: str, size: int, kind: bytes, extensions: dict[bytes, dict[bytes, bytes]]
+) -> tuple[str, int, bytes]:
+    """The name, size and typeflag of a member with extension headers in front of it."""
+    if sum(b"path" in records for records in extensions.values()) > 1:  # tar programs differ here too
+        raise FormatError("tar: a member named by both a GNU and a PAX header")
+    for records in extensions.values():
+        if b"path" in records:
+            name = checked_name(records[b"path"])
+        if b"size" in records:
+            size = parse_decimal(records[b"size"], "PAX size")
+        if any(key.startswith(b"GNU.sparse.") for key in records):
+            kind = b"S"  # as in GNU's older headers
+    return name, size, kind
 
 
 def _body_size(name: str, size: int, kind: bytes) -> int:
