@@ -5,8 +5,8 @@ Laws:
 - A wrong header never ends the shard quietly and never yields wrong bytes: it raises.
 - A shard without an end marker is truncated, even if it stops between two members: a cut download
   looks like that, and readers that take it for the end lose samples silently.
-- A body is copied once, from the chunk into its own ``bytes``; a large one while its chunks come, so it
-  is never held twice.
+- A body is copied once, from its chunk into its own ``bytes``; one in several chunks as they come, so it is
+  never held twice.
 """
 
 from __future__ import annotations
@@ -28,21 +28,13 @@ from .tar_layout import (
     BLOCK,
     MAX_EXTENSION_BYTES,
     ZERO_BLOCK,
-    SparsePlan,
     checked_name,
-    expand_sparse,
     find_dot,
     parse_decimal,
     parse_header,
     parse_headers,
     parse_pax_records,
-    pax_sparse_plan,
-    read_old_gnu_plan,
 )
-
-# Holes cost an attacker nothing: 1 KiB of headers may claim terabytes. No training sample is known to have
-# larger holes than this.
-_MAX_HOLE_BYTES = 256 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -72,21 +64,19 @@ class SampleGroups:
     _ends: list[int] = field(default_factory=list)
     _block_bytes: int = 0
     _key: str | None = None
-    _hole_bytes: int = 0
 
     @property
     def index(self) -> int:
         """Index in the shard of the sample being read."""
         return self.first + len(self._samples)
 
-    def open_field(self, name: str, begin: int, size: int, plan: SparsePlan | None) -> str | None:
+    def open_field(self, name: str, begin: int, size: int) -> str | None:
         """Start a member; returns its field, or None if its name is not that of a sample.
 
         Args:
             name: The member's path.
             begin: Offset of its first header, with extensions.
-            size: Stored length of its body in bytes.
-            plan: How it is expanded, if it is sparse.
+            size: Length of its body in bytes.
 
         Raises:
             FormatError: The sample has the field already, or becomes too long.
@@ -102,12 +92,7 @@ class SampleGroups:
             self.sample = {"__key__": key}
         if field in self.sample:
             raise FormatError(f"tar: duplicate field {field!r} in sample {key!r}")
-        if plan is not None:
-            self._hole_bytes += max(plan.real_size - size, 0)
-            size = max(plan.real_size, size)
         self.sample_bytes += size + BLOCK
-        if self._hole_bytes > _MAX_HOLE_BYTES:
-            raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
         if self.sample_bytes > self.max_bytes:
             raise FormatError(
                 f"tar: {name!r} of {size} bytes brings its sample over the most of {self.max_bytes} bytes"
@@ -127,7 +112,6 @@ class SampleGroups:
         self._block_bytes += self.sample_bytes
         self._key = None
         self.sample_bytes = 0
-        self._hole_bytes = 0
         if self._block_bytes >= MAX_BLOCK_BYTES or len(self._samples) >= MAX_BLOCK_SAMPLES:
             self.full = True
 
@@ -143,41 +127,9 @@ class SampleGroups:
             yield block
 
 
-_REGULAR = frozenset((b"0", b"\0", b"7", b"S"))
+_REGULAR = frozenset((b"0", b"\0", b"7"))
 _BODILESS = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # their size, if any, counts no bytes
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))  # X: Solaris' name for x
-
-
-@dataclass(slots=True, eq=False)
-class _Extension:
-    """What the extension headers in front of a member state about it."""
-
-    records: dict[bytes, bytes] = field(default_factory=dict)
-    kinds: set[bytes] = field(default_factory=set)
-    long_name: str | None = None
-
-    def add(self, kind: bytes, body: bytes) -> None:
-        if kind in self.kinds:  # tar programs differ in which one they use
-            raise FormatError(f"tar: two {kind.decode()!r} headers in front of one member")
-        self.kinds.add(kind)
-        if kind == b"L":
-            self.long_name = checked_name(body.partition(b"\0")[0])
-        elif kind != b"K":
-            self.records |= parse_pax_records(body)
-
-    def apply(self, name: str, size: int) -> tuple[str, int, SparsePlan | None]:
-        # An empty value stands for none (POSIX).
-        records = {key: value for key, value in self.records.items() if value}
-        path = records.get(b"GNU.sparse.name", records.get(b"path"))
-        if path is not None and self.long_name is not None:  # tar programs differ here too
-            raise FormatError("tar: a member named by both a GNU and a PAX header")
-        if path is not None:
-            name = checked_name(path)
-        elif self.long_name is not None:
-            name = self.long_name
-        if b"size" in records:
-            size = parse_decimal(records[b"size"], "PAX size")
-        return name, size, pax_sparse_plan(records)
 
 
 def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]:
@@ -186,10 +138,10 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
     Raises:
         FormatError: Without offset and sample, which ``samples`` has.
     """
-    extension: _Extension | None = None
+    extensions: dict[bytes, dict[bytes, bytes]] = {}  # what those in front of a member state, by their kind
     while True:
         samples.header_offset = offset
-        samples.at_member = extension is None
+        samples.at_member = not extensions
         block = yield BLOCK
         if samples.at_member:  # the decoder may have passed other members meanwhile
             begin = offset = samples.header_offset
@@ -199,50 +151,71 @@ def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, No
         offset += BLOCK
         name, size, kind = parse_header(block)
         if kind in _EXTENSIONS:
-            extension = yield from _read_extension(kind, size, extension)
+            yield from _read_extension(kind, size, extensions)
             offset += size + (-size & 511)
             continue
-        plan = None
-        if extension is not None:
-            name, size, plan = extension.apply(name, size)
-        if kind == b"S":
-            plan, map_bytes = yield from read_old_gnu_plan(block)
-            offset += map_bytes
-        if kind in _REGULAR and (field := samples.open_field(name, begin, size, plan)) is not None:
-            body = (yield size) if size else b""
-            samples.sample[field] = body if plan is None else expand_sparse(plan, body)
+        if extensions:
+            name, size, kind = _extended(name, size, kind, extensions)
+        if kind in _REGULAR and (field := samples.open_field(name, begin, size)) is not None:
+            samples.sample[field] = (yield size) if size else b""
         else:
             size = _body_size(name, size, kind)
             yield -size
         offset += size + (-size & 511)
-        extension = None
-    if extension is not None:
+        extensions = {}
+    if extensions:
         raise FormatError("tar: an extension header without a member after it")
     yield from _read_end(samples, offset)
 
 
 def _read_extension(
-    kind: bytes, size: int, extension: _Extension | None
-) -> Generator[int, bytes, _Extension | None]:
+    kind: bytes, size: int, extensions: dict[bytes, dict[bytes, bytes]]
+) -> Generator[int, bytes, None]:
     if size > MAX_EXTENSION_BYTES:
         raise FormatError(
             f"tar: a {kind.decode()!r} header of {size} bytes; at most {MAX_EXTENSION_BYTES} are read"
         )
     body = yield size
-    if kind != b"g":
-        extension = extension or _Extension()
-        extension.add(kind, body)
-        return extension
-    for key in parse_pax_records(body):
-        if key in (b"path", b"size") or key.startswith(b"GNU.sparse."):  # would hold for all that follow
-            raise FormatError(f"tar: {key[:40]!r} of one member in a global header")
-    return extension
+    if kind in extensions:  # tar programs differ in which one they use
+        raise FormatError(f"tar: two {kind.decode()!r} headers in front of one member")
+    if kind == b"L":
+        extensions[kind] = {b"path": body.partition(b"\0")[0]}
+    elif kind == b"K":  # where a link leads
+        extensions[kind] = {}
+    elif kind != b"g":
+        # An empty value stands for none (POSIX).
+        extensions[kind] = {key: value for key, value in parse_pax_records(body).items() if value}
+    else:
+        for key in parse_pax_records(body):
+            if key in (b"path", b"size") or key.startswith(b"GNU.sparse."):  # would hold for all that follow
+                raise FormatError(f"tar: {key[:40]!r} of one member in a global header")
+
+
+def _extended(
+    name: str, size: int, kind: bytes, extensions: dict[bytes, dict[bytes, bytes]]
+) -> tuple[str, int, bytes]:
+    """The name, size and typeflag of a member with extension headers in front of it."""
+    if sum(b"path" in records for records in extensions.values()) > 1:  # tar programs differ here too
+        raise FormatError("tar: a member named by both a GNU and a PAX header")
+    for records in extensions.values():
+        if b"path" in records:
+            name = checked_name(records[b"path"])
+        if b"size" in records:
+            size = parse_decimal(records[b"size"], "PAX size")
+        if any(key.startswith(b"GNU.sparse.") for key in records):
+            kind = b"S"  # as in GNU's older headers
+    return name, size, kind
 
 
 def _body_size(name: str, size: int, kind: bytes) -> int:
     """The bytes behind the header of a member that is no field of a sample."""
     if kind == b"M":
         raise FormatError(f"tar: {name!r} continues another volume; multi-volume tars are not supported")
+    if kind == b"S":
+        raise FormatError(
+            f"tar: {name!r} is stored as a sparse file, which is not supported: pack it with GNU tar without "
+            "--sparse, or with bsdtar --no-read-sparse"
+        )
     # V7 tar had no type for directories, only the slash.
     return 0 if kind in _BODILESS or (kind == b"\0" and name.endswith("/")) else size
 
@@ -258,10 +231,6 @@ def _read_end(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]
         if (yield BLOCK) != ZERO_BLOCK:
             raise FormatError(f"tar: trailing garbage: expected zeros up to the end, found {found}")
         found = "other bytes after the end marker"
-
-
-# Pieces of less than this wait for the last one and are joined, which is faster than growing a buffer.
-_GATHER_BYTES = 8 << 20
 
 
 # Keys, each with a NUL behind it, in whose names the first dot of a member's name is that behind the key.
@@ -299,7 +268,8 @@ class TarDecoder(Decoder):
     case: ``a/b.seg.PNG`` is field ``seg.png`` of sample ``a/b``. Names without a field, names that start
     with a dot, and everything but regular files are skipped: directories, devices, links (a hard link
     holds no bytes of its own; write such shards with ``tar --hard-dereference``). V7, ustar, GNU and PAX
-    headers are supported; sparse members are expanded, by at most 256 MiB of zeros a sample.
+    headers are supported. Sparse members raise: GNU tar writes them with ``--sparse``, bsdtar unless
+    ``--no-read-sparse`` is given.
 
     The end of a tar is two zero blocks. One zero block at the end of the input is accepted, as by GNU
     tar, because it proves that the writer had finished; none is a truncated shard.
@@ -319,15 +289,13 @@ class TarDecoder(Decoder):
         self._parser = read_members(self._samples, start_byte)
         self._need = next(self._parser)
         self._skip = 0  # bytes to drop before the needed ones
-        self._pieces: list[bytes | memoryview] = []
-        self._large: io.BytesIO | None = None  # in place of the pieces
-        self._held = 0  # bytes of the needed ones that are there
+        self._held = io.BytesIO()  # the needed bytes that are there
         self._fed = start_byte
         self._many = True  # whether the last chunk had many samples
 
     def check_room(self, compressed_bytes: int) -> None:
         # The sample's size counts all that the header of the open member claims.
-        held = self._samples.sample_bytes - max(self._need - self._held, 0)
+        held = self._samples.sample_bytes - max(self._need - self._held.tell(), 0)
         if held <= (most := most_unpacked(compressed_bytes)):
             return
         error = FormatError(
@@ -367,8 +335,8 @@ class TarDecoder(Decoder):
         self._many = samples.index >= before + _MANY
         self._skip = max(at - size, 0)
         if at < size:
-            # A view pins the chunk instead of copying the piece now and again in the join.
-            self._hold(memoryview(chunk)[at:] if size - at > BLOCK else bytes(chunk[at:]))
+            # Grows with what comes, not to the length that a header claims.
+            self._held.write(memoryview(chunk)[at:])
         yield from samples.take()
 
     def _read_members(self, chunk: bytes | memoryview, at: int) -> Generator[Block, None, int]:
@@ -396,37 +364,23 @@ class TarDecoder(Decoder):
         if self._skip >= len(chunk):
             return self._skip
         at = self._skip
-        if not self._held:
+        there = self._held.tell()
+        if not there:
             return at
-        end = at + self._need - self._held
+        end = at + self._need - there
         if end > len(chunk):
             return at
-        self._hold(memoryview(chunk)[at:end])
+        self._held.write(memoryview(chunk)[at:end])
         # getvalue() does not copy: it returns the buffer, since nothing else uses it.
-        whole = b"".join(self._pieces) if self._large is None else self._large.getvalue()
-        self._pieces = []
-        self._large = None
-        self._held = 0
+        whole, self._held = self._held.getvalue(), io.BytesIO()
         at = end + (-self._need & 511)
         self._need = self._parser.send(whole)
         return at
 
-    def _hold(self, piece: bytes | memoryview) -> None:
-        self._held += len(piece)
-        if self._large is not None:
-            self._large.write(piece)
-            return
-        self._pieces.append(piece)
-        if self._held >= _GATHER_BYTES:
-            # Grows with what comes, not to the length that a header claims.
-            self._large = io.BytesIO()
-            self._large.writelines(self._pieces)
-            self._pieces = []
-
     def finish(self) -> Iterator[Block]:
         samples = self._samples
         yield from samples.take()
-        rest = b"".join(self._pieces) if self._need == BLOCK else b""
+        rest = self._held.getvalue() if self._need == BLOCK else b""
         if samples.ended and not rest.strip(b"\0"):
             return
         if samples.ended:
@@ -434,7 +388,7 @@ class TarDecoder(Decoder):
         elif self._fed == 0:
             error = FormatError("tar: truncated: the shard is empty")
         else:
-            place = "within a member" if self._held or self._skip else "before its end marker"
+            place = "within a member" if self._held.tell() or self._skip else "before its end marker"
             hint = describe_bytes(rest) if self._fed < BLOCK else ""
             error = FormatError(f"tar: truncated: the shard ends {place}{hint}")
             error.offset = self._fed

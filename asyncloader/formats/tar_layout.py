@@ -1,7 +1,7 @@
-"""The parts of a tar: headers, PAX records, sparse members, and the index that may lie beside a tar.
+"""The parts of a tar: headers, PAX records, and the index that may lie beside a tar.
 
-Sources: POSIX.1-2017 ``pax`` (ustar and pax interchange format); GNU tar manual, "Basic Tar Format" and
-"Storing Sparse Files"; ``wds2idx`` of NVIDIA DALI. No number is trusted: one that is out of range raises a
+Sources: POSIX.1-2017 ``pax`` (ustar and pax interchange format); GNU tar manual, "Basic Tar Format";
+``wds2idx`` of NVIDIA DALI. No number is trusted: one that is out of range raises a
 FormatError.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from zlib import adler32
 
 import numpy as np
@@ -24,7 +22,7 @@ BLOCK = 512
 ZERO_BLOCK = bytes(BLOCK)
 
 # Extension bodies are held whole before they are checked. Real ones have some hundred bytes; 1 MiB leaves
-# room for stored xattrs and for fragmented sparse maps.
+# room for stored xattrs.
 MAX_EXTENSION_BYTES = 1 << 20
 # PATH_MAX is 4096 on Linux, 32767 on Windows. Names are kept as keys.
 MAX_NAME_BYTES = 1 << 16
@@ -168,7 +166,7 @@ def parse_number(field: bytes, what: str) -> int:
 
 
 def parse_decimal(field: bytes, what: str) -> int:
-    """A decimal number of a PAX record or a sparse map; only digits, at most 2**63-1."""
+    """A decimal number of a PAX record; only digits, at most 2**63-1."""
     # int() alone accepts signs, underscores and blanks, and takes quadratic time for long input.
     if not _DECIMAL.fullmatch(field) or (value := int(field)) > _MAX_NUMBER:
         raise FormatError(f"tar {what}: expected a decimal number, found {field[:40]!r}")
@@ -216,115 +214,6 @@ def parse_pax_records(body: bytes) -> dict[bytes, bytes]:
         records[key] = value
         at = end
     return records
-
-
-Region = tuple[int, int]
-
-# Regions are held as tuples before any data comes. 65536 regions of one file system block (4 KiB) are 256
-# MiB, which is also the most that holes may add to a sample.
-_MAX_REGIONS = 1 << 16
-
-
-@dataclass(slots=True)
-class SparsePlan:
-    """How a sparse member is expanded.
-
-    Args:
-        real_size: Length of the expanded file in bytes.
-        regions: ``(offset, length)`` of each stored run; None if the body begins with the map (PAX 1.0).
-    """
-
-    real_size: int
-    regions: list[Region] | None
-
-
-def read_old_gnu_plan(block: bytes) -> Generator[int, bytes, tuple[SparsePlan, int]]:
-    """The plan of a typeflag ``S`` header, and the number of bytes of the map blocks behind it."""
-    regions = _old_gnu_regions(block, 386, 4)
-    more = block[482]
-    map_bytes = 0
-    while more:
-        if len(regions) > _MAX_REGIONS:
-            raise FormatError(f"tar sparse map: more than {_MAX_REGIONS} regions")
-        extension = yield BLOCK
-        map_bytes += BLOCK
-        regions += _old_gnu_regions(extension, 0, 21)
-        more = extension[504]
-    return SparsePlan(parse_number(block[483:495], "real size"), regions), map_bytes
-
-
-def _old_gnu_regions(block: bytes, at: int, count: int) -> list[Region]:
-    regions = []
-    for entry in range(at, at + 24 * count, 24):
-        if not block[entry + 12]:  # GNU tar: an entry without a length ends the map
-            break
-        offset = parse_number(block[entry : entry + 12], "sparse offset")
-        regions.append((offset, parse_number(block[entry + 12 : entry + 24], "sparse length")))
-    return regions
-
-
-def pax_sparse_plan(records: Mapping[bytes, bytes]) -> SparsePlan | None:
-    """The plan in the records of a PAX header, or None if the member is not sparse.
-
-    Only version 1.0, which GNU tar and libarchive write since 2006: its map is in front of the body.
-    """
-    if not any(key.startswith(b"GNU.sparse.") for key in records):
-        return None
-    version = (records.get(b"GNU.sparse.major", b"0"), records.get(b"GNU.sparse.minor"))
-    if version != (b"1", b"0"):
-        raise FormatError(
-            "tar: a sparse member of another version than 1.0, which is not supported: write it with "
-            "--sparse-version=1.0, GNU tar's default"
-        )
-    size = records.get(b"GNU.sparse.realsize")
-    if size is None:
-        raise FormatError("tar: a sparse member without its real size")
-    return SparsePlan(parse_decimal(size, "sparse size"), None)
-
-
-def expand_sparse(plan: SparsePlan, stored: bytes) -> bytes:
-    """The whole file: stored runs at their places, zeros between.
-
-    Raises:
-        FormatError: Regions overlap, are out of order, are beyond the end, or do not fit the stored bytes.
-    """
-    at = 0
-    regions = plan.regions
-    if regions is None:
-        regions, at = _leading_map(stored)
-    source = memoryview(stored)
-    pieces: list[bytes | memoryview] = []
-    filled = 0
-    for index, (offset, length) in enumerate(regions):
-        if offset < filled or offset + length > plan.real_size:
-            raise FormatError(f"tar sparse map: region {index} overlaps, is unordered or past the end")
-        # GNU tar pads each region to whole blocks, others do not; they agree if no padding is needed.
-        if length % BLOCK and any(size for _, size in regions[index + 1 :]):
-            raise FormatError(f"tar sparse map: region {index} of {length} bytes is not whole blocks")
-        if at + length > len(stored):
-            raise FormatError("tar sparse map: more bytes in its regions than the member has")
-        pieces += (bytes(offset - filled), source[at : at + length])
-        at += length
-        filled = offset + length
-    if at != len(stored):
-        raise FormatError(f"tar sparse map: {len(stored) - at} bytes of the member in no region")
-    pieces.append(bytes(plan.real_size - filled))
-    return b"".join(pieces)
-
-
-def _leading_map(stored: bytes) -> tuple[list[Region], int]:
-    """The map of PAX 1.0: lines of one number, with the count of regions first, padded to a block."""
-    end = stored.find(b"\n")
-    count = parse_decimal(stored[: max(end, 0)], "sparse map")
-    if count > _MAX_REGIONS:
-        raise FormatError(f"tar sparse map: {count} regions, at most {_MAX_REGIONS} are read")
-    at = end + 1
-    numbers = []
-    for _ in range(2 * count):
-        end = stored.find(b"\n", at, at + 21)
-        numbers.append(parse_decimal(stored[at : max(end, at)], "sparse map"))
-        at = end + 1
-    return list(zip(numbers[::2], numbers[1::2], strict=True)), at + (-at % BLOCK)
 
 
 #: The index of a million samples with four members each.

@@ -332,6 +332,17 @@ def test_a_global_header_that_names_nothing_keeps_positions() -> None:
     assert all("byte" in position for position in positions)
 
 
+def test_sparse_members_are_refused() -> None:
+    old = raw_header(
+        b"a.bin", 512, b"S", b"ustar  \0", b386=b"%011o\0%011o\0" % (0, 512), b483=b"%011o\0" % 4096
+    )
+    pax = pax_header((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.realsize", b"9"))
+    for head in (old, pax + raw_header(b"a.bin", 512)):
+        error = refused(head + bytes(512) + END)
+        assert "'a.bin' is stored as a sparse file" in str(error)
+        assert "without --sparse" in str(error) and error.sample == 0
+
+
 @pytest.mark.parametrize("key", [b"path", b"size", b"GNU.sparse.realsize", b"GNU.sparse.\xff"])
 def test_a_global_header_about_one_member_is_refused(key: bytes) -> None:
     archive = pax_header((key, b"3"), kind=b"g") + raw_header(b"a.txt") + padded(b"abc") + END
