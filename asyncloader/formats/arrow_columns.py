@@ -241,13 +241,21 @@ def _of_shape(array: Any, shape: tuple[int | None, ...]) -> Column:
 
 
 def _of_lists(array: Any) -> Column:
-    """Lists of any kind, without the values that some kinds may have where a list is null."""
-    inside = array.flatten()
+    """Lists of any kind; each is the column of its values."""
+    types, kind, count = arrow().types, array.type, len(array)
+    size = kind.list_size if types.is_fixed_size_list(kind) and not array.null_count else None
+    if size is not None:
+        inside, offsets = array.values.slice(array.offset * size, count * size), np.arange(count + 1) * size
+    elif array.null_count or not (types.is_list(kind) or types.is_large_list(kind)):
+        # Values may lie in any order, and may be anything where a list is null.
+        inside, offsets = array.flatten(), np.append(0, np.cumsum(lengths(array)))
+    else:  # flatten() would import pyarrow.compute, which takes longer than a block
+        offsets = stored(array.offsets).astype(np.int64)
+        inside = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        offsets -= offsets[0]
     values = column_of(inside)
-    is_array = arrow().types.is_fixed_size_list(array.type) and not array.null_count
-    if is_array and isinstance(values, np.ndarray):
-        return values.reshape(len(array), array.type.list_size, *values.shape[1:])
-    offsets = np.append(0, np.cumsum(lengths(array)))
+    if size is not None and isinstance(values, np.ndarray):
+        return values.reshape(count, size, *values.shape[1:])
     if isinstance(values, list) and not isinstance(column_of(inside.slice(0, 0)), list):
         # There are nulls in arrays. A list without them is an array whatever lists are beside it.
         spans = pairwise(offsets.tolist())
@@ -273,6 +281,9 @@ def _of_map(array: Any) -> Column:
     return [pairs[begin:end] for begin, end in pairwise((offsets - start).tolist())]
 
 
+# In the name of a type, at any depth. Another type within is only named.
+_SHARED = re.compile("dictionary<|run_end_encoded<|_view|extension<")
+
 # What an entry takes beside its values.
 _ENTRY_BYTES = 16
 
@@ -282,14 +293,11 @@ def cut(table: Any) -> Iterator[tuple[int, int]]:
 
     Blocks have some MiB, or one row.
     """
-    if not len(table):
-        return
-    if not any(map(_shares, table.schema.types)):
-        most = max(1, min(MAX_BLOCK_SAMPLES, len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)))
-        for at in range(0, len(table), most):
-            yield at, min(most, len(table) - at)
-        return
-    ends = np.cumsum(sum(map(_row_bytes, table.columns)))
+    if any(map(_shares, table.schema.types)):
+        sizes = sum(map(_row_bytes, table.columns))
+    else:
+        sizes = np.full(len(table), table.nbytes // max(len(table), 1) + 1)
+    ends = np.cumsum(sizes)
     at = 0
     while at < len(table):
         before = ends[at - 1] if at else 0
@@ -301,16 +309,9 @@ def cut(table: Any) -> Iterator[tuple[int, int]]:
 
 def _shares(kind: Any) -> bool:
     """Whether several rows may have one value in memory."""
-    # By its name: older versions of pyarrow lack functions for these types.
-    if str(kind).startswith(("dictionary<", "run_end_encoded<")) or _is_view(kind):
-        return True
     if isinstance(kind, arrow().BaseExtensionType):
         return _shares(kind.storage_type)
-    return any(_shares(kind.field(index).type) for index in range(kind.num_fields))
-
-
-def _is_view(kind: Any) -> bool:
-    return "view" in str(kind).partition("<")[0]
+    return _SHARED.search(str(kind)) is not None
 
 
 def _row_bytes(array: Any) -> NDArray[np.int64]:
@@ -334,7 +335,7 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
         ends = np.append(0, np.cumsum(_row_bytes(array.keys) + _row_bytes(array.items)))
         of_maps: NDArray[np.int64] = np.diff(ends[stored(array.offsets)])
         return of_maps + _ENTRY_BYTES
-    if _is_view(kind) and not hasattr(array, "value_lengths"):  # each view of a string begins with its length
+    if str(kind) in ("string_view", "binary_view"):  # each view begins with its length
         sizes = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
         return sizes.astype(np.int64) + _ENTRY_BYTES
     if hasattr(array, "value_lengths"):
