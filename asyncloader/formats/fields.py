@@ -262,8 +262,8 @@ def _encode_field(field: str, value: Any) -> bytes:
     encode = encoders.get(field.rpartition(".")[2])
     if encode is None:
         raise TypeError(
-            f"field {field!r} must be bytes, not {type(value).__name__}; values are encoded in fields "
-            f"that end with {', '.join(encoders)}, which takes NumPy arrays: {{'{field}.npy': numpy.asarray(...)}}"
+            f"field {field!r} must be bytes, not {type(value).__name__}; fields are encoded that end with "
+            f"{', '.join(encoders)}, which takes arrays: {{'{field}.npy': numpy.asarray(...)}}"
         )
     return _encode_by(encode, field, value)
 
