@@ -293,15 +293,15 @@ def cut(table: Any) -> Iterator[tuple[int, int]]:
 
     Blocks have some MiB, or one row.
     """
-    if any(map(_shares, table.schema.types)):
-        sizes = sum(map(_row_bytes, table.columns))
-    else:
-        sizes = np.full(len(table), table.nbytes // max(len(table), 1) + 1)
-    ends = np.cumsum(sizes)
+    even = len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)
+    shares = any(map(_shares, table.schema.types))
+    ends = np.cumsum(sum(map(_row_bytes, table.columns))) if shares else None
     at = 0
     while at < len(table):
-        before = ends[at - 1] if at else 0
-        fit = int(np.searchsorted(ends, before + MAX_BLOCK_BYTES, "right")) - at
+        fit = even
+        if ends is not None:
+            before = ends[at - 1] if at else 0
+            fit = int(np.searchsorted(ends, before + MAX_BLOCK_BYTES, "right")) - at
         size = max(1, min(fit, MAX_BLOCK_SAMPLES, len(table) - at))
         yield at, size
         at += size
