@@ -292,15 +292,15 @@ def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (numpy.int64(3), "field 'x': JSON has no form for a numpy.int64; write its .item()"),
-        (numpy.bool_(True), "field 'x': JSON has no form for a numpy.bool; write its .item()"),
+        (numpy.int64(3), "field 'x': JSON has no form for a numpy.int64; write dicts, lists"),
+        (numpy.bool_(True), "field 'x': JSON has no form for a numpy.bool; write dicts"),
         ([1, {"y": numpy.arange(3)}], "field 'x': JSON has no form for a numpy.ndarray"),
-        (numpy.arange(3), "; write its .tolist()"),
-        (numpy.array(3.5), "; write its .item()"),
-        (torch.arange(3), "field 'x': JSON has no form for a torch.Tensor; write its .tolist()"),
+        (numpy.arange(3), "booleans and None, such as .item() or .tolist() of it"),
+        (numpy.array(3.5), "such as .item() or .tolist() of it"),
+        (torch.arange(3), "field 'x': JSON has no form for a torch.Tensor; write dicts, lists"),
         ({numpy.int64(3): 1}, "field 'x': keys must be str"),
-        (b"bytes", "field 'x': JSON has no form for a bytes; decode it"),
-        (({1, 2},), "field 'x': JSON has no form for a set; write it as a list"),
+        (b"bytes", "field 'x': JSON has no form for a bytes; write dicts, lists, strings"),
+        (({1, 2},), "field 'x': JSON has no form for a set; write dicts, lists"),
         (object(), "field 'x': JSON has no form for a object"),
     ],
 )

@@ -273,14 +273,10 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 def read_only(values: Column) -> Column:
     """The same values as read-only arrays over the same memory; lists stay as they are."""
     if isinstance(values, Ragged):
-        return values.over(read_only(values.values), _read_only_array(values.offsets))
-    return _read_only_array(values) if isinstance(values, np.ndarray) else values
-
-
-def _read_only_array(array: NDArray[Any]) -> NDArray[Any]:
-    if not array.flags.writeable:
-        return array
-    view = array.view()
+        return values.over(read_only(values.values), np.asarray(read_only(values.offsets)))
+    if not isinstance(values, np.ndarray) or not values.flags.writeable:
+        return values
+    view = values.view()
     view.flags.writeable = False
     return view
 

@@ -356,12 +356,18 @@ def _runs_of(column: Column, how: PadField) -> _Runs:
     Raises:
         ValueError: They cannot be padded so.
     """
-    sequences = _ragged_of(column)
+    if isinstance(column, list) or (isinstance(column, Ragged) and isinstance(column.values, list)):
+        column = to_pieces(list(column), None, str)  # such as bytes, which are uint8
+    elif isinstance(column, np.ndarray) and column.ndim == 1:
+        raise ValueError("expected sequences, found numbers")
+    sequences = column if isinstance(column, Ragged) else Ragged.of(column)
     values = sequences.flat
     if not isinstance(values, np.ndarray) or not is_number(values.dtype):
         raise ValueError("expected sequences of numbers")
     dtype = values.dtype.newbyteorder("=") if how.dtype is None else how.dtype
-    values = np.ascontiguousarray(exact_cast(values, dtype, lambda: "a column"))
+    if values.dtype != dtype:
+        values = exact_cast(values, dtype, lambda: "a column")
+    values = np.ascontiguousarray(values)
     starts, lengths = sequences.offsets[:-1] - sequences.offsets[0], sequences.lengths
     if how.max_length is not None:
         bounded = np.minimum(lengths, how.max_length)
@@ -371,14 +377,6 @@ def _runs_of(column: Column, how: PadField) -> _Runs:
             starts = starts + lengths - bounded
         lengths = bounded
     return _Runs(values, starts, lengths)
-
-
-def _ragged_of(column: Column) -> Ragged:
-    if isinstance(column, list) or (isinstance(column, Ragged) and isinstance(column.values, list)):
-        return Ragged.of(to_pieces(list(column), None, str))  # such as bytes, which are uint8
-    if isinstance(column, Ragged) or column.ndim > 1:
-        return Ragged.of(column)
-    raise ValueError("expected sequences, found numbers")
 
 
 # --- rows and columns ---

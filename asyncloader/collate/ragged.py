@@ -82,7 +82,7 @@ def lay_runs(
         first += padded.shape[1] - lengths
     entry_bytes = values.itemsize * math.prod(values.shape[1:])
     edges = [first, first + lengths, starts, starts + lengths]
-    target, source = _bytes(padded), _bytes(values)
+    target, source = (array.reshape(-1).view(np.uint8).data for array in (padded, values))
     for into, into_stop, start, stop in zip(*[(edge * entry_bytes).tolist() for edge in edges], strict=True):
         target[into:into_stop] = source[start:stop]
     return padded
@@ -95,10 +95,6 @@ def _blank(lengths: NDArray[np.int64], like: Piece, value: float, multiple_of: i
     width = -(-int(lengths.max()) // multiple_of) * multiple_of
     shape = (len(lengths), width, *like.shape[1:])
     return filled(shape, fill, dtype)
-
-
-def _bytes(array: Piece) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
 
 
 def real_mask(lengths: NDArray[np.int64], width: int, side: Side) -> NDArray[np.bool_]:

@@ -226,16 +226,6 @@ def _header_of(metadata: bytes, offset: int) -> tuple[int, int]:
     return kind, body_bytes
 
 
-def read_options(schema: Any, choice: Choice) -> Any:
-    """Options that make pyarrow decode only the wanted columns, in this thread."""
-    import pyarrow.ipc
-
-    # With a list of all columns, pyarrow would copy each that it has read.
-    is_all = {*choice.read} == {*schema.names}
-    fields = None if is_all else sorted(schema.get_field_index(name) for name in choice.read)
-    return pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-
-
 class ArrowDecoder(Decoder):
     """Decode the record batches of a stream as they come.
 
@@ -272,7 +262,16 @@ class ArrowDecoder(Decoder):
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         for message in self._messages.feed(chunk):
-            yield from self._take(message)
+            if message.kind == _SCHEMA and self._choice is None:
+                self._open(message)
+                continue
+            if self._choice is None or message.kind not in (_DICTIONARY, _BATCH):
+                raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
+            of = "" if message.kind == _BATCH else "a dictionary before "
+            check_expansion(message, f"arrow: {of}batch {self._batch}")
+            self._queue.put(message)
+            if message.kind == _BATCH:
+                yield from self._read_batch(self._choice)
 
     def finish(self) -> Iterator[Block]:
         yield from ()
@@ -300,18 +299,6 @@ class ArrowDecoder(Decoder):
         if self._rows not in (None, self._row):
             raise FormatError(f"arrow: damaged: expected {self._rows} rows, found {self._row}", offset=at)
 
-    def _take(self, message: Message) -> Iterator[Block]:
-        if message.kind == _SCHEMA and self._choice is None:
-            self._open(message)
-        elif self._choice is None or message.kind not in (_DICTIONARY, _BATCH):
-            raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
-        else:
-            of = "" if message.kind == _BATCH else "a dictionary before "
-            check_expansion(message, f"arrow: {of}batch {self._batch}")
-            self._queue.put(message)
-            if message.kind == _BATCH:
-                yield from self._read_batch(self._choice)
-
     def _read_batch(self, choice: Choice) -> Iterator[Block]:
         """The blocks of the next batch."""
         with pyarrow_errors(f"arrow: batch {self._batch}", self._row):
@@ -330,8 +317,12 @@ class ArrowDecoder(Decoder):
         self._choice = choose(self._selection, schema)
         self._queue.put(message)
         file = arrow().PythonFile(self._queue, mode="r")
+        # With a list of all columns, pyarrow would copy each that it has read.
+        is_all = {*self._choice.read} == {*schema.names}
+        fields = None if is_all else sorted(map(schema.get_field_index, self._choice.read))
+        options = pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         with pyarrow_errors("arrow: the schema"):
-            self._reader = pyarrow.ipc.open_stream(file, options=read_options(schema, self._choice))
+            self._reader = pyarrow.ipc.open_stream(file, options=options)
 
 
 class _Queue(io.RawIOBase):

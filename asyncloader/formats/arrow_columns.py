@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -140,26 +140,35 @@ def column_of(array: Any) -> Column:
     Arrays are read-only even if pyarrow's memory is writable, since other samples are in it too.
     """
     pa = arrow()
-    if getattr(array.type, "extension_name", "") == "arrow.fixed_shape_tensor":
-        return read_only(_of_tensors(array))
-    array = _plain(array)
-    kind = array.type
+    types, kind = pa.types, array.type
+    if getattr(kind, "extension_name", "") == "arrow.fixed_shape_tensor":
+        return _of_tensors(array)
+    if isinstance(array, pa.ExtensionArray | pa.DictionaryArray | pa.RunEndEncodedArray):
+        return column_of(_plain(array))
+    values: Column
     if (dtype := _dtype_of(kind)) is not None:
         values = stored(array, dtype)
         # NumPy's dates and times have 64 bits.
-        if pa.types.is_date32(kind):
+        if types.is_date32(kind):
             values = values.astype("datetime64[D]")
-        elif pa.types.is_time32(kind):
+        elif types.is_time32(kind):
             values = values.astype(f"timedelta64[{kind.unit}]")
-        return read_only(_with_nulls(array, values))
-    if pa.types.is_boolean(kind):
-        return read_only(_with_nulls(array, bits(array)))
-    for is_kind, convert in _CONVERTED:
-        # Older versions of pyarrow lack some types.
-        if hasattr(pa.types, is_kind) and getattr(pa.types, is_kind)(kind):
-            return read_only(convert(array))
-    # Strings, bytes, decimals, unions, intervals, and a column of nothing but nulls.
-    entries: list[Any] = array.to_pylist()
+    elif types.is_boolean(kind):
+        values = bits(array)
+    elif types.is_struct(kind):
+        values = _of_struct(array)
+    elif types.is_map(kind):
+        values = _of_map(array)
+    elif hasattr(array, "value_lengths"):
+        values = _of_lists(array)
+    else:  # strings, bytes, decimals, unions, intervals, and a column of nothing but nulls
+        objects: list[Any] = array.to_pylist()
+        return objects
+    if not array.null_count:
+        return read_only(values)
+    entries = list(values)
+    for index in np.flatnonzero(is_null(array)).tolist():
+        entries[index] = None
     return entries
 
 
@@ -194,27 +203,15 @@ def _dtype_of(kind: Any) -> np.dtype[Any] | None:
     return np.dtype("int32") if types.is_time32(kind) else None
 
 
-def _with_nulls(array: Any, values: Column) -> Column:
-    """``values``, and None where the array has a null."""
-    if not array.null_count:
-        return values
-    entries = list(values)
-    for index in np.flatnonzero(is_null(array)).tolist():
-        entries[index] = None
-    return entries
-
-
 # --- sequences ---
 
 
 def _of_tensors(array: Any) -> Column:
-    whole = array
-    if array.null_count:  # pyarrow makes no tensor of values that are nulls
-        whole = arrow().ExtensionArray.from_storage(array.type, array.storage.drop_null())
-    tensors: NDArray[Any] = whole.to_numpy_ndarray()
     if not array.null_count:
-        return tensors
-    return _between_nulls(array, tensors)
+        return read_only(array.to_numpy_ndarray())
+    # pyarrow makes no tensor of values that are nulls
+    present = arrow().ExtensionArray.from_storage(array.type, array.storage.drop_null())
+    return _between_nulls(array, read_only(present.to_numpy_ndarray()))
 
 
 def _between_nulls(array: Any, present: Column) -> list[Any]:
@@ -240,50 +237,30 @@ def _of_shape(array: Any, shape: tuple[int | None, ...]) -> Column:
         raise ValueError("a null within an array" if inside.null_count else f"values of type {inside.type}")
     if first is not None:
         return values.reshape(len(array), *shape)
-    return Ragged(values.reshape(-1, *rest), np.append(0, np.cumsum(counts[0])))
+    return Ragged.over(values.reshape(-1, *rest), np.append(0, np.cumsum(counts[0])))
 
 
-def _of_list(array: Any) -> Column:
-    if array.null_count:
-        return _of_view(array)
-    offsets = stored(array.offsets).astype(np.int64)
-    start, stop = int(offsets[0]), int(offsets[-1])
-    return _sequences(array, array.values.slice(start, stop - start), offsets - start)
-
-
-def _of_fixed_size_list(array: Any) -> Column:
-    if array.null_count:
-        return _of_view(array)
-    size = array.type.list_size
-    inside = array.values.slice(array.offset * size, len(array) * size)
+def _of_lists(array: Any) -> Column:
+    """Lists of any kind; each is the column of its values."""
+    types, kind, count = arrow().types, array.type, len(array)
+    size = kind.list_size if types.is_fixed_size_list(kind) and not array.null_count else None
+    if size is not None:
+        inside, offsets = array.values.slice(array.offset * size, count * size), np.arange(count + 1) * size
+    elif array.null_count or not (types.is_list(kind) or types.is_large_list(kind)):
+        # Values may lie in any order, and may be anything where a list is null.
+        inside, offsets = array.flatten(), np.append(0, np.cumsum(lengths(array)))
+    else:  # flatten() would import pyarrow.compute, which takes longer than a block
+        offsets = stored(array.offsets).astype(np.int64)
+        inside = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        offsets -= offsets[0]
     values = column_of(inside)
-    if isinstance(values, np.ndarray):
-        return values.reshape(len(array), size, *values.shape[1:])
-    return _sequences(array, inside, np.arange(len(array) + 1, dtype=np.int64) * size)
-
-
-def _of_view(array: Any) -> Column:
-    """For lists whose values may lie in any order, or may be anything where a list is null."""
-    return _sequences(array, array.flatten(), np.append(0, np.cumsum(lengths(array))))
-
-
-def _sequences(array: Any, inside: Any, offsets: NDArray[np.int64]) -> Column:
-    """Entry ``i`` is the column of the values inside from ``offsets[i]`` up to ``offsets[i + 1]``."""
-    if not _has_nulls_in_arrays(inside):
-        return _with_nulls(array, Ragged(column_of(inside), offsets))
-    spans = pairwise(offsets.tolist())
-    return _with_nulls(array, [column_of(inside.slice(start, stop - start)) for start, stop in spans])
-
-
-def _has_nulls_in_arrays(array: Any) -> bool:
-    """Whether its column would be an array or a ``Ragged`` without the nulls in it."""
-    types = arrow().types
-    array = _plain(array)
-    if types.is_boolean(array.type) or _dtype_of(array.type) is not None:
-        return bool(array.null_count)
-    if types.is_struct(array.type) or types.is_map(array.type) or not hasattr(array, "value_lengths"):
-        return False
-    return bool(array.null_count) or _has_nulls_in_arrays(array.flatten())
+    if size is not None and isinstance(values, np.ndarray):
+        return values.reshape(count, size, *values.shape[1:])
+    if isinstance(values, list) and not isinstance(column_of(inside.slice(0, 0)), list):
+        # There are nulls in arrays. A list without them is an array whatever lists are beside it.
+        spans = pairwise(offsets.tolist())
+        return [column_of(inside.slice(start, stop - start)) for start, stop in spans]
+    return Ragged.over(values, offsets)
 
 
 # --- records ---
@@ -293,7 +270,7 @@ def _of_struct(array: Any) -> Column:
     names = [array.type.field(index).name for index in range(array.type.num_fields)]
     columns = [list(column_of(column)) for column in array.flatten()]
     rows = zip(*columns, strict=True) if columns else [()] * len(array)
-    return _with_nulls(array, [dict(zip(names, row, strict=True)) for row in rows])
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _of_map(array: Any) -> Column:
@@ -301,20 +278,11 @@ def _of_map(array: Any) -> Column:
     start, stop = int(offsets[0]), int(offsets[-1])
     keys, items = (column_of(each.slice(start, stop - start)) for each in (array.keys, array.items))
     pairs = list(zip(keys, items, strict=True))
-    return _with_nulls(array, [pairs[begin:end] for begin, end in pairwise((offsets - start).tolist())])
+    return [pairs[begin:end] for begin, end in pairwise((offsets - start).tolist())]
 
 
-# By the name of the function of pyarrow.types that recognizes the type.
-_CONVERTED: tuple[tuple[str, Callable[[Any], Column]], ...] = (
-    ("is_list", _of_list),
-    ("is_large_list", _of_list),
-    ("is_fixed_size_list", _of_fixed_size_list),
-    ("is_list_view", _of_view),
-    ("is_large_list_view", _of_view),
-    ("is_struct", _of_struct),
-    ("is_map", _of_map),
-)
-
+# In the name of a type, at any depth. Another type within is only named.
+_SHARED = re.compile("dictionary<|run_end_encoded<|_view|extension<")
 
 # What an entry takes beside its values.
 _ENTRY_BYTES = 16
@@ -325,18 +293,15 @@ def cut(table: Any) -> Iterator[tuple[int, int]]:
 
     Blocks have some MiB, or one row.
     """
-    if not len(table):
-        return
-    if not any(map(_shares, table.schema.types)):
-        most = max(1, min(MAX_BLOCK_SAMPLES, len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)))
-        for at in range(0, len(table), most):
-            yield at, min(most, len(table) - at)
-        return
-    ends = np.cumsum(sum(map(_row_bytes, table.columns)))
+    even = len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)
+    shares = any(map(_shares, table.schema.types))
+    ends = np.cumsum(sum(map(_row_bytes, table.columns))) if shares else None
     at = 0
     while at < len(table):
-        before = ends[at - 1] if at else 0
-        fit = int(np.searchsorted(ends, before + MAX_BLOCK_BYTES, "right")) - at
+        fit = even
+        if ends is not None:
+            before = ends[at - 1] if at else 0
+            fit = int(np.searchsorted(ends, before + MAX_BLOCK_BYTES, "right")) - at
         size = max(1, min(fit, MAX_BLOCK_SAMPLES, len(table) - at))
         yield at, size
         at += size
@@ -344,16 +309,9 @@ def cut(table: Any) -> Iterator[tuple[int, int]]:
 
 def _shares(kind: Any) -> bool:
     """Whether several rows may have one value in memory."""
-    # By its name: older versions of pyarrow lack functions for these types.
-    if str(kind).startswith(("dictionary<", "run_end_encoded<")) or _is_view(kind):
-        return True
     if isinstance(kind, arrow().BaseExtensionType):
         return _shares(kind.storage_type)
-    return any(_shares(kind.field(index).type) for index in range(kind.num_fields))
-
-
-def _is_view(kind: Any) -> bool:
-    return "view" in str(kind).partition("<")[0]
+    return _SHARED.search(str(kind)) is not None
 
 
 def _row_bytes(array: Any) -> NDArray[np.int64]:
@@ -377,7 +335,7 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
         ends = np.append(0, np.cumsum(_row_bytes(array.keys) + _row_bytes(array.items)))
         of_maps: NDArray[np.int64] = np.diff(ends[stored(array.offsets)])
         return of_maps + _ENTRY_BYTES
-    if _is_view(kind) and not hasattr(array, "value_lengths"):  # each view of a string begins with its length
+    if str(kind) in ("string_view", "binary_view"):  # each view begins with its length
         sizes = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
         return sizes.astype(np.int64) + _ENTRY_BYTES
     if hasattr(array, "value_lengths"):

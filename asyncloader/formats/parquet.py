@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import combinations
@@ -25,7 +25,6 @@ from .decoder import (
     MAX_BLOCK_BYTES,
     Decoder,
     HeldSpans,
-    Selection,
     ShardSpec,
     check_reached,
     merge,
@@ -106,7 +105,8 @@ class ParquetDecoder(Decoder):
     """Decode row groups as their chunks come.
 
     Args:
-        open_file: Makes the file that the chunks are put into.
+        spans: What will be fed of the shard, in this order.
+        length: Length of the shard.
         metadata: pyarrow's metadata of the whole shard.
         groups: The groups to read, in the order in which their chunks come; each with the number of fed bytes
             after which it is complete.
@@ -116,18 +116,24 @@ class ParquetDecoder(Decoder):
 
     def __init__(
         self,
-        open_file: Callable[[], HeldSpans],
+        spans: Sequence[Span],
+        length: int,
         metadata: Any,
         groups: Sequence[tuple[RowGroup, int]],
         choice: Choice,
         start_sample: int,
     ) -> None:
-        self._file = open_file()
-        self._metadata = metadata
+        import pyarrow.parquet
+
+        self._file = HeldSpans(spans, length)
+        with pyarrow_errors("parquet: the footer"):
+            # pyarrow may read only what was fed: nothing ahead of it, and no footer.
+            self._reader = pyarrow.parquet.ParquetFile(
+                self._file, metadata=metadata, pre_buffer=False, page_checksum_verification=True
+            )
         self._groups = deque(groups)
         self._choice = choice
         self._start = start_sample
-        self._reader: Any = None
         self._rows = _FIRST_ROWS
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
@@ -170,7 +176,7 @@ class ParquetDecoder(Decoder):
         had = 0
         while had < group.rows:
             rows, at = self._rows, 0
-            batches = self._opened().iter_batches(
+            batches = self._reader.iter_batches(
                 rows, row_groups=[group.index], columns=self._choice.read, use_threads=False
             )
             for batch in batches:
@@ -187,16 +193,6 @@ class ParquetDecoder(Decoder):
                     break
             else:
                 return
-
-    def _opened(self) -> Any:
-        import pyarrow.parquet
-
-        if self._reader is None:
-            # pyarrow may read only what was fed: nothing ahead of it, and no footer.
-            self._reader = pyarrow.parquet.ParquetFile(
-                self._file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True
-            )
-        return self._reader
 
 
 _MAGIC = b"PAR1"
@@ -222,15 +218,15 @@ def plan_parquet(spec: ShardSpec) -> Planning:
     head = yield Span(0, _HEAD_BYTES)
     _check_head(head.content, head.length)
     footer = yield from read_footer("parquet", _MAGIC, head, spec)
+    length = head.length
     wanted = range(spec.start_sample, sys.maxsize if spec.stop_sample is None else spec.stop_sample)
-    return _layout_of(footer, head.length, wanted, spec.selection)
-
-
-def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) -> Layout:
-    """What to read of a shard of ``length`` bytes for the wanted rows."""
     row_groups, created_by = parse_footer(footer[:-_TAIL_BYTES])
-    metadata, schema = _metadata_of(footer)
-    choice = choose(selection, schema)
+    import pyarrow.parquet
+
+    with pyarrow_errors("parquet: the footer"):
+        metadata = pyarrow.parquet.read_metadata(arrow().BufferReader(footer))
+        schema = metadata.schema.to_arrow_schema()
+    choice = choose(spec.selection, schema)
     kept = None if choice.filters is None else kept_by_statistics(footer, schema, choice)
     padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(created_by) else 0
     spans, groups, rows = [], [], 0
@@ -245,22 +241,14 @@ def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) 
     merged, complete = merge(spans)
     decoder = partial(
         ParquetDecoder,
-        partial(HeldSpans, merged, length),
+        merged,
+        length,
         metadata,
         list(zip(groups, complete, strict=True)),
         choice,
         wanted.start,
     )
     return Layout(tuple(merged), decoder, samples=rows, class_names=choice.features.class_names)
-
-
-def _metadata_of(footer: bytes) -> tuple[Any, Any]:
-    """The footer as pyarrow reads it, and its schema in terms of Arrow."""
-    import pyarrow.parquet
-
-    with pyarrow_errors("parquet: the footer"):
-        metadata = pyarrow.parquet.read_metadata(arrow().BufferReader(footer))
-        return metadata, metadata.schema.to_arrow_schema()
 
 
 def _check_head(start: bytes, length: int) -> None:

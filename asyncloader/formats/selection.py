@@ -173,7 +173,7 @@ def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
         if unknown := _UNKNOWN.match(what):
             raise FormatError(missing_column("filters", unknown[1], schema.names)) from error
         raise FormatError(
-            f"filters={filters} cannot be applied to this shard: {what}{_hint(what)}; it has "
+            f"filters={filters} cannot be applied to this shard: {what}; it has "
             f"{_listed(schema.names, schema.types)}"
         ) from error
     return tuple(tested)
@@ -208,15 +208,6 @@ def missing_column(option: str, name: str, names: Iterable[str]) -> str:
     near = [each for each in names if each.lower() == name.lower()] or get_close_matches(name, names)
     ask = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return f"there is no column {name!r}, which {option} names, in this shard{ask}; it has {_listed(names)}"
-
-
-def _hint(what: str) -> str:
-    if "timezone" in what:
-        return (
-            " (pass a datetime with tzinfo, such as datetime(2024, 1, 1, tzinfo=UTC), if the column has a "
-            "time zone, and one without otherwise)"
-        )
-    return " (compare a column with a value of its own type)" if "type" in what else ""
 
 
 def _listed(names: Iterable[str], types: Iterable[Any] | None = None) -> str:

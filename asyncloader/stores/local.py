@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import StoreError
 from ..flow.engine import opened
 from ..types import Buffer
-from .store import BUFFER_BYTES, NOWAIT, Body, FileSpan, clip, is_cached
+from .store import BUFFER_BYTES, NOWAIT, Body, FileSpan, is_cached
 from .urls import local_path, scheme_of
 
 # How many files are checked before anything is read: a few ms of disk, and half a second of a slow network
@@ -64,7 +64,7 @@ class LocalStore:
             if not size:  # truncated since it was opened; the reader sees the missing length
                 return
             offset += size
-            yield clip(piece, 0, size)
+            yield piece[:size]
             del piece  # so that its memory is free when the decoder is done with it
 
 

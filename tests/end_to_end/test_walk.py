@@ -15,7 +15,7 @@ from .walk import DESIGN, PASSES, render, section_of
 MOST = {
     "tar over HTTP": {"byte": 22, "batch": 12, "position": 10, "channels": 2},
     # One of the channels is that of the thread that decodes columns ahead.
-    "Parquet from disk": {"byte": 42, "batch": 12, "position": 9, "channels": 3},
+    "Parquet from disk": {"byte": 30, "batch": 12, "position": 9, "channels": 3},
     "tar over HTTP with a cache": {"byte": 27, "batch": 12, "position": 10, "channels": 2},
     "tar over HTTP after a resume": {"byte": 23, "batch": 12, "position": 10, "channels": 2},
 }

@@ -171,7 +171,7 @@ def test_columns_and_filters_that_do_not_fit_are_told_with_what_there_is(name: s
         assert says in told and there in told
     zoned = pa.table({"at": pa.array([naive], pa.timestamp("us", "UTC"))})
     told = str(fault("parquet", written(zoned), filters=[("at", ">", naive)]))
-    assert "pass a datetime with tzinfo" in told and "'at' (timestamp[us, tz=UTC])" in told
+    assert "timezone" in told and "'at' (timestamp[us, tz=UTC])" in told
 
 
 def test_views_of_strings_are_filtered_and_filtered_by() -> None:
