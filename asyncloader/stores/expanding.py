@@ -93,11 +93,7 @@ def expand_home(path: str) -> str:
     return os.path.expanduser(path)
 
 
-def expand_urls(
-    patterns: Iterable[str],
-    is_shard: IsShard = lambda name: True,
-    check_folder: Callable[[str, Sequence[str]], None] = lambda folder, shards: None,
-) -> Expanded:
+def expand_urls(patterns: Iterable[str], is_shard: IsShard = lambda name: True) -> Expanded:
     """Every shard that ``patterns`` name, in order.
 
     Braces are expanded as a shell does, or kept where they are even; then local globs (``*``, ``?``,
@@ -107,7 +103,6 @@ def expand_urls(
     Args:
         patterns: As given by the user.
         is_shard: Whether a file below a folder counts, by its name.
-        check_folder: Called with each local folder that was named, and the shards below it.
 
     Raises:
         ValueError: An unknown scheme, a bad range, a web URL without a host or with an invalid port, a glob
@@ -127,8 +122,6 @@ def expand_urls(
         parts.append(tuple(match.urls))
         if match.urls != [part.pattern]:
             matches.append(match)
-            if part.pattern.endswith("/"):
-                check_folder(part.pattern, match.urls)
     return Expanded(tuple(parts), frozenset(sorter.schemes), tuple(matches))
 
 
