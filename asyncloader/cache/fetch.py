@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import heapq
 import os
 import warnings
+from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
@@ -44,36 +44,32 @@ class Turns:
         self._free = budget_bytes
         self._asked: Counter[int] = Counter()
         self._arrivals = count()
-        self._waiting: list[tuple[int, int, int, asyncio.Future[None]]] = []
+        #: The places in line, the first one first.
+        self._waiting: list[tuple[int, int]] = []
+        self._changed = asyncio.Event()
 
     @asynccontextmanager
     async def take(self, lane: int, share: int) -> AsyncIterator[None]:
         """A block in which so many bytes are reserved for the lane of this number."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (self._asked[lane], next(self._arrivals), share, turn))
+        place = self._asked[lane], next(self._arrivals)
         self._asked[lane] += 1
-        self._give_back(0)
+        insort(self._waiting, place)
         try:
-            await turn
-        except asyncio.CancelledError:
-            # Either the share was granted, or shares behind it may fit now.
-            self._give_back(0 if turn.cancelled() else share)
-            raise
+            while self._waiting[0] != place or self._free < share:
+                await self._changed.wait()
+            self._free -= share
+        finally:
+            self._waiting.remove(place)
+            self._wake()
         try:
             yield
         finally:
-            self._give_back(share)
+            self._free += share
+            self._wake()
 
-    def _give_back(self, share: int) -> None:
-        self._free += share
-        while self._waiting:
-            _, _, wanted, turn = self._waiting[0]
-            if not turn.done():
-                if wanted > self._free:
-                    return
-                self._free -= wanted
-                turn.set_result(None)
-            heapq.heappop(self._waiting)
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 # For the downloads of a process: bytes that are requested and not yet written. They are set aside from its

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ..blocks import Block
 from ..errors import FormatError
@@ -178,16 +178,16 @@ class Selection:
 EVERYTHING = Selection()
 
 
-class Footers(Protocol):
-    """Keeps the footers of one shard, by its version."""
+class Footers(NamedTuple):
+    """Keeps the footers of one shard.
 
-    def find(self, version: str, length: int) -> bytes | None:
-        """The footer of this version of the shard with this length; None if it is not kept."""
-        ...
+    Attributes:
+        find: Returns the footer of a version of the shard with a length; None if it is not kept.
+        keep: Keeps the footer of a version with a length, while there is room for it.
+    """
 
-    def keep(self, version: str, length: int, footer: bytes) -> None:
-        """Keep a footer, while there is room for it."""
-        ...
+    find: Callable[[str, int], bytes | None]
+    keep: Callable[[str, int, bytes], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

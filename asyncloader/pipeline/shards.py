@@ -25,7 +25,7 @@ from ..flow.budget import Reservation
 from ..flow.channel import Channel, Producer
 from ..flow.engine import Work
 from ..formats import compression_named, formats, open_decoder, open_plan
-from ..formats.decoder import EVERYTHING, Decoder, Selection
+from ..formats.decoder import EVERYTHING, Decoder, Footers, Selection
 from ..observe.stopwatch import DECODE, STORE
 from ..plan.lanes import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
@@ -186,46 +186,36 @@ class FooterCache:
     """Footers by URL, of each shard that of its latest version and length. Empty in another process."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # plans run on several threads
+        self._lock = threading.Lock()  # plans run on several threads
         #: Each with the version and the length of its shard, the least recently used first.
-        self.footers: OrderedDict[str, tuple[str, int, bytes]] = OrderedDict()
-        self.size_bytes = 0
+        self._kept: OrderedDict[str, tuple[str, int, bytes]] = OrderedDict()
+        self._size_bytes = 0
 
     def __reduce__(self) -> Any:
         return FooterCache, ()
 
-    def of(self, url: str) -> ShardFooters:
+    def of(self, url: str) -> Footers:
         """Those of one shard."""
-        return ShardFooters(self, url)
+        return Footers(partial(self._find, url), partial(self._keep, url))
 
-
-@dataclass(frozen=True, slots=True)
-class ShardFooters:
-    """The footer of one shard; see ``formats.decoder.Footers``."""
-
-    cache: FooterCache
-    url: str
-
-    def find(self, version: str, length: int) -> bytes | None:
-        """The footer, if it is kept."""
-        with self.cache.lock:
-            kept = self.cache.footers.get(self.url)
+    def _find(self, url: str, version: str, length: int) -> bytes | None:
+        with self._lock:
+            kept = self._kept.get(url)
             if kept is None or kept[:2] != (version, length):
                 return None
-            self.cache.footers.move_to_end(self.url)
+            self._kept.move_to_end(url)
             return kept[2]
 
-    def keep(self, version: str, length: int, footer: bytes) -> None:
+    def _keep(self, url: str, version: str, length: int, footer: bytes) -> None:
         """Keep it instead of that of another version, and instead of those least recently used."""
-        cache = self.cache
-        with cache.lock:
-            if self.url in cache.footers:
-                cache.size_bytes -= len(cache.footers.pop(self.url)[2])
-            cache.footers[self.url] = version, length, footer
-            cache.size_bytes += len(footer)
-            while cache.size_bytes > _MOST_BYTES:
-                _, (_, _, oldest) = cache.footers.popitem(last=False)
-                cache.size_bytes -= len(oldest)
+        with self._lock:
+            if url in self._kept:
+                self._size_bytes -= len(self._kept.pop(url)[2])
+            self._kept[url] = version, length, footer
+            self._size_bytes += len(footer)
+            while self._size_bytes > _MOST_BYTES:
+                _, (_, _, oldest) = self._kept.popitem(last=False)
+                self._size_bytes -= len(oldest)
 
 
 Unit: TypeAlias = Literal["samples", "bytes"]

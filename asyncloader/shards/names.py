@@ -127,22 +127,23 @@ def find_shards(
     """
     if format is not None:
         check_format(format)
-    is_shard, check_folder = partial(is_shard_name, format=format), partial(check_prefix, format=format)
+    is_shard = partial(is_shard_name, format=format)
     patterns = read_urls(urls)
     check_names(patterns)
-    expanded = expand_urls(patterns, is_shard, check_folder)
+    expanded = expand_urls(patterns, is_shard)
     check_storage_options({*expanded.schemes, *map(scheme_of, fetch)}, options)
     asked = [part.pattern for part in expanded.parts if isinstance(part, RemotePattern)]
     seen = look(asked, options, is_shard, network=network, indexes=indexes, fetch=fetch)
-    for match in seen.matches:
+    matches = *expanded.matches, *seen.matches
+    for match in matches:
         if match.pattern.endswith("/"):
-            check_folder(match.pattern, match.urls)
-    matches = iter(seen.matches)
+            check_prefix(match.pattern, match.urls, format=format)
+    listed = iter(seen.matches)
     parts: list[Part] = []
     lengths: list[Sequence[int] | None] = []
     for part in expanded.parts:
         if isinstance(part, RemotePattern):
-            match = next(matches)
+            match = next(listed)
             parts.append(tuple(match.urls))
             lengths.append(match.sizes)
         else:
@@ -150,7 +151,7 @@ def find_shards(
             lengths.append(None)
     return FoundShards(
         ShardNames(parts),
-        (*expanded.matches, *seen.matches),
+        matches,
         expanded.schemes,
         seen.fetched,
         tuple(lengths),

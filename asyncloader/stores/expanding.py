@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TypeAlias, cast
 
 from .globs import files_below, find_matches, has_special, index_hint
-from .names import MOST_SHARDS, Braces, Part, in_lines, is_even, range_meant, runs_of, shared_folder
+from .names import MOST_SHARDS, Braces, Part, in_lines, is_even, runs_of, shared_folder
 from .urls import INDEX_NAME, Scheme, check_web_url, is_remote_pattern, local_path, redact, scheme_of
 
 IsShard: TypeAlias = Callable[[str], bool]
@@ -93,21 +93,16 @@ def expand_home(path: str) -> str:
     return os.path.expanduser(path)
 
 
-def expand_urls(
-    patterns: Iterable[str],
-    is_shard: IsShard = lambda name: True,
-    check_folder: Callable[[str, Sequence[str]], None] = lambda folder, shards: None,
-) -> Expanded:
+def expand_urls(patterns: Iterable[str], is_shard: IsShard = lambda name: True) -> Expanded:
     """Every shard that ``patterns`` name, in order.
 
     Braces are expanded as a shell does, or kept where they are even; then local globs (``*``, ``?``,
     ``[...]``, and ``**`` for folders of any depth) and folders (a path that ends in ``/``), whose matches
-    are sorted. All names are checked before the disk is read, except for names that look like a mistake.
+    are sorted. All names are checked before the disk is read.
 
     Args:
         patterns: As given by the user.
         is_shard: Whether a file below a folder counts, by its name.
-        check_folder: Called with each local folder that was named, and the shards below it.
 
     Raises:
         ValueError: An unknown scheme, a bad range, a web URL without a host or with an invalid port, a glob
@@ -127,8 +122,6 @@ def expand_urls(
         parts.append(tuple(match.urls))
         if match.urls != [part.pattern]:
             matches.append(match)
-            if part.pattern.endswith("/"):
-                check_folder(part.pattern, match.urls)
     return Expanded(tuple(parts), frozenset(sorter.schemes), tuple(matches))
 
 
@@ -174,8 +167,7 @@ class _Sorter:
         if self._count > MOST_SHARDS:
             raise ValueError(f"{redact(pattern)} names more than {MOST_SHARDS} shards")
         if isinstance(names, Braces):
-            if self._scheme_of(names[0]).is_local:
-                _check_range(pattern, names[0])
+            self._scheme_of(names[0])
             self._append(names)
             return
         for name in names:
@@ -185,7 +177,6 @@ class _Sorter:
                 if name.endswith("/") or glob.has_magic(local_path(name) if "://" in name else name):
                     self._append(_LocalPattern(name))
                     continue
-                _check_range(pattern, name)
             elif (name.endswith("/") or has_special(name)) and is_remote_pattern(name):
                 self._append(RemotePattern(name))
                 continue
@@ -224,19 +215,6 @@ def _expand_braces(pattern: str) -> Part:
     except ValueError as error:
         raise ValueError(f"{redact(pattern)!r}: {error}") from None
     return names if is_even(pattern) else tuple(names)
-
-
-def _check_range(pattern: str, name: str) -> None:
-    """Refuse a local name with a range of another tool, unless a file has exactly that name."""
-    if "{" not in name and "%" not in name:
-        return
-    path = local_path(name)
-    meant = range_meant(path)
-    if meant is not None and not os.path.lexists(path):
-        raise ValueError(
-            f"{pattern!r} has {meant[0]!r}, which is no range here, and no file has exactly that name: "
-            f"write {meant[1]}"
-        )
 
 
 def _look_up(name: str, is_shard: IsShard) -> Match:

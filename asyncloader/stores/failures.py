@@ -52,6 +52,8 @@ _ADVICE_BY_CODE = {
     "(15 minutes); set the clock, as by NTP",
 }
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+
 _THROTTLED = frozenset({429, 503})
 
 # 425 asks for the request again outside TLS's early data. Of the 5xx, 501 and 505 are about the request.
@@ -83,7 +85,7 @@ def refused(
         advice: What else to do, if the caller knows.
     """
     known = _ADVICE_BY_CODE.get(reason or "", _ADVICE.get(status, ""))
-    reason = _phrase(status) if reason is None else reason
+    reason = _PHRASES.get(status, "") if reason is None else reason
     kind = _kind_of(status)
     error = kind(
         f"the server answered {status} {reason}".rstrip() + known + advice,
@@ -183,10 +185,3 @@ def _kind_of(status: int) -> type[StoreError]:
     if status in _TRANSIENT or (500 <= status < 600 and status not in _FINAL_5XX):
         return TransientError
     return StoreError
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""

@@ -92,7 +92,14 @@ def look(
 
 def _ask_child(order: ListingOrder) -> object:
     occupy_standard_descriptors()  # also for the child, which prints to what it inherits
-    order_bytes = _pickled(order)
+    import cloudpickle  # options and predicates may be functions of the main module
+
+    try:
+        order_bytes = cloudpickle.dumps(order)
+    except Exception as error:
+        # Everything else in an order is strings, numbers and a function of the library.
+        error.add_note("while pickling credential_provider, to send it to the process that looks up shards")
+        raise
     command, environment = clean_python(_PROGRAM)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
         assert child.stdin is not None and child.stdout is not None
@@ -110,22 +117,6 @@ def _ask_child(order: ListingOrder) -> object:
             f"the process that lists object stores ended with status {child.returncode} and no answer"
         )
     return pickle.loads(answer)
-
-
-def _pickled(order: ListingOrder) -> bytes:
-    import cloudpickle  # options and predicates may be functions of the main module
-
-    try:
-        order_bytes: bytes = cloudpickle.dumps(order)
-    except Exception as error:
-        # Everything else in an order is strings, numbers and a function of the library.
-        error.add_note(
-            "storage_options['credential_provider'] cannot be sent to the process that looks up shards: it "
-            "holds something that does not pickle, such as a lock, an open file or a client. Create that "
-            "inside the function, when it is first needed"
-        )
-        raise
-    return order_bytes
 
 
 def _converse(child: subprocess.Popen[bytes], order: bytes) -> bytes:

@@ -46,10 +46,6 @@ MOST_SHARDS = 10_000_000
 
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 
-# Such as {000-015}, {000...015} and {0 .. 15}; {:03d} and %03d, which are Python's.
-_OTHER_RANGE = re.compile(r"\{\s*([0-9]+)\s*(?:-|\.{2,}|\u2026)\s*([0-9]+)\s*\}")
-_OTHER_FORMAT = re.compile(r"\{\w*:0?[0-9]*d?\}|%0?[0-9]*d")
-
 
 class _Lazy(Sequence[str]):
     """Texts that are made on demand. It equals a tuple of the same texts, and a slice is a tuple."""
@@ -141,14 +137,6 @@ class Braces(_Lazy):
 def has_unclosed_brace(text: str) -> bool:
     """Whether ``text`` has an opening brace without its partner."""
     return text.count("{") > len(_partners(text))
-
-
-def range_meant(text: str) -> tuple[str, str] | None:
-    """A range of other tools in ``text``, which is none here, and what to write; None if there is none."""
-    if (slip := _OTHER_RANGE.search(text)) is not None:
-        return slip[0], f"{{{slip[1]}..{slip[2]}}}"
-    slip = _OTHER_FORMAT.search(text)
-    return None if slip is None else (slip[0], "a range such as {000..127}")
 
 
 class _Numbers:

@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -284,18 +285,9 @@ def pem_of(certificate: str) -> str:
     """
     import ssl  # late: most datasets do not need it
 
-    pem: str | None = certificate
-    if "-----BEGIN" not in certificate:
-        # Raised below, outside of the ``except``: that error contains the option.
-        pem = None
-        with suppress(OSError, ValueError), open(certificate, encoding="ascii") as file:
-            pem = file.read()
-    if pem is None:
-        raise ValueError("root_certificate should be the path of a PEM file, or its text, and is neither")
-    is_sound = False
-    with suppress(ssl.SSLError, ValueError):
+    with suppress(OSError, ValueError):  # of the file, and of TLS
+        pem = certificate if "-----BEGIN" in certificate else Path(certificate).read_text("ascii")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
-        is_sound = True
-    if not is_sound:
-        raise ValueError("root_certificate should hold a certificate in PEM, and holds none")
-    return pem
+        return pem
+    # Not while one of these errors is handled: they contain the option.
+    raise ValueError("root_certificate should be a certificate in PEM, or the path of a file with one")

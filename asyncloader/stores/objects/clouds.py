@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import shlex
+from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -196,35 +197,29 @@ def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> Chosen:
     credentials_path = os.path.expanduser(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials")
     config_path = os.path.expanduser(environ.get("AWS_CONFIG_FILE") or "~/.aws/config")
     credentials, config = _sections(credentials_path), _sections(config_path)
-    profile = _merged(name, credentials, config)
+    # What is in the file of credentials comes first.
+    in_config = config.get(f"profile {name}") or (config.get("default") if name == "default" else None)
+    profile = ChainMap(credentials.get(name, {}), in_config or {})
     needed = "profile" in options or (
         not _given_in_code(options) and not _has_keys(environ, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     )
-    if named and profile is None and needed:
+    if named and not profile and needed:
         raise ValueError(
             f"no profile {name!r} in {credentials_path} or {config_path}; "
             "check the option profile or AWS_PROFILE"
         )
-    profile = profile or _Profile({}, {})
     provider = _provider(name, profile, options, environ, needed)
     region = setting_of(options, environ, ("region", "default_region"), ("AWS_REGION", "AWS_DEFAULT_REGION"))
     endpoint = _endpoint(profile, config, options, environ)
     return Chosen(provider, None if region else profile.get("region"), endpoint)
 
 
-@dataclass(frozen=True)
-class _Profile:
-    """One profile's settings in either file."""
-
-    credentials: Mapping[str, str] = field(repr=False)
-    config: Mapping[str, str] = field(repr=False)
-
-    def get(self, setting: str) -> str | None:
-        return self.credentials.get(setting) or self.config.get(setting)
-
-
 def _provider(
-    name: str, profile: _Profile, options: Mapping[str, Any], environ: Mapping[str, str], needed: bool
+    name: str,
+    profile: ChainMap[str, str],
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    needed: bool,
 ) -> Provider | None:
     if _yes(options.get("anonymous") or options.get("skip_signature")):
         return None
@@ -243,11 +238,12 @@ def _provider(
         return None
     if profile.get("sso_session") or profile.get("sso_start_url"):
         return _boto3(name)
-    if (keys := _keys(profile.credentials)) is not None:
+    in_credentials, in_config = profile.maps
+    if (keys := _keys(in_credentials)) is not None:
         return keys
     if profile.get("credential_process"):
         return _boto3(name)
-    if (keys := _keys(profile.config)) is not None:
+    if (keys := _keys(in_config)) is not None:
         return keys
     if "profile" in options:
         # obstore would go on to the environment's keys, which are not those of the profile.
@@ -277,7 +273,7 @@ def setting_of(
 
 
 def _endpoint(
-    profile: _Profile,
+    profile: Mapping[str, str],
     config: Mapping[str, Mapping[str, str]],
     options: Mapping[str, Any],
     environ: Mapping[str, str],
@@ -304,18 +300,7 @@ def _has_keys(where: Mapping[str, Any], *names: str) -> bool:
     return all(where.get(name) for name in names)
 
 
-def _merged(
-    name: str, credentials: Mapping[str, Mapping[str, str]], config: Mapping[str, Mapping[str, str]]
-) -> _Profile | None:
-    in_config = config.get(f"profile {name}")
-    if in_config is None and name == "default":
-        in_config = config.get("default")
-    if name not in credentials and in_config is None:
-        return None
-    return _Profile(credentials.get(name, {}), in_config or {})
-
-
-def _sections(path: str) -> Mapping[str, Mapping[str, str]]:
+def _sections(path: str) -> dict[str, dict[str, str]]:
     parser = configparser.RawConfigParser(default_section="", strict=False)
     failed = False
     try:
