@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
@@ -25,7 +24,7 @@ from ..flow.budget import Reservation
 from ..flow.channel import Channel, Producer
 from ..flow.engine import Work
 from ..formats import compression_named, formats, open_decoder, open_plan
-from ..formats.decoder import EVERYTHING, Decoder, Selection
+from ..formats.decoder import EVERYTHING, Decoder, FooterCache, Selection
 from ..observe.stopwatch import DECODE, STORE
 from ..plan.lanes import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
@@ -174,58 +173,6 @@ def store_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStor
         services.clients[id(access)] = made, cache
     stores, cache = services.clients[id(access)]
     return stores if cache is None else CachedStore(stores, cache, lane.topology.lane)
-
-
-# --- footers of shards, kept from epoch to epoch ---
-
-# Enough for some 3,000 shards with 20 KiB each, which is usual. Those least recently used are dropped first.
-_MOST_BYTES = 64 << 20
-
-
-class FooterCache:
-    """Footers by URL, of each shard that of its latest version and length. Empty in another process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()  # plans run on several threads
-        #: Each with the version and the length of its shard, the least recently used first.
-        self.footers: OrderedDict[str, tuple[str, int, bytes]] = OrderedDict()
-        self.size_bytes = 0
-
-    def __reduce__(self) -> Any:
-        return FooterCache, ()
-
-    def of(self, url: str) -> ShardFooters:
-        """Those of one shard."""
-        return ShardFooters(self, url)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFooters:
-    """The footer of one shard; see ``formats.decoder.Footers``."""
-
-    cache: FooterCache
-    url: str
-
-    def find(self, version: str, length: int) -> bytes | None:
-        """The footer, if it is kept."""
-        with self.cache.lock:
-            kept = self.cache.footers.get(self.url)
-            if kept is None or kept[:2] != (version, length):
-                return None
-            self.cache.footers.move_to_end(self.url)
-            return kept[2]
-
-    def keep(self, version: str, length: int, footer: bytes) -> None:
-        """Keep it instead of that of another version, and instead of those least recently used."""
-        cache = self.cache
-        with cache.lock:
-            if self.url in cache.footers:
-                cache.size_bytes -= len(cache.footers.pop(self.url)[2])
-            cache.footers[self.url] = version, length, footer
-            cache.size_bytes += len(footer)
-            while cache.size_bytes > _MOST_BYTES:
-                _, (_, _, oldest) = cache.footers.popitem(last=False)
-                cache.size_bytes -= len(oldest)
 
 
 Unit: TypeAlias = Literal["samples", "bytes"]
@@ -517,7 +464,8 @@ class Shards:
             self.formats[shard],
             start_sample=cut.first,
             stop_sample=cut.stop,
-            footers=self.footers.of(url),
+            url=url,
+            footers=self.footers,
             **self._known_of(shard),
         )
         if plan is not None:
