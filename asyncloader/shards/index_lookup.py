@@ -13,10 +13,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property, wraps
+from functools import cached_property
 from http import HTTPStatus
 from itertools import chain
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -39,20 +39,6 @@ _MOST_LOOKED_FOR = 1000
 # Characters with a meaning in some URLs. In a name without them, the part behind the last slash is the same
 # as in the place. Tabs and line breaks are removed from web URLs.
 _has_special = re.compile(r"[%?#\t\r\n]").search
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def has_index_option(function: _Function) -> _Function:
-    """For a function with the option ``index=``: an error for its old name, ``manifest=``."""
-
-    @wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        if "manifest" in options:
-            raise TypeError(f"{function.__name__}() has no option manifest=: it is called index=")
-        return function(*arguments, **options)
-
-    return cast("_Function", call)
 
 
 class Entries:
