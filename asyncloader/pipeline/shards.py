@@ -248,7 +248,7 @@ class Shards:
 
     def open_survey(self, at_once: int) -> AbstractContextManager[tuple[Survey, ThreadPoolExecutor]]:
         """A survey of these shards, and as many threads as shards should be looked at at a time."""
-        return open_survey(self.access, at_once, self.index, self.delimiter)
+        return open_survey(self.access, at_once, self.index or INDEX, self.delimiter)
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces. If an index has their offsets, no byte after them is requested."""

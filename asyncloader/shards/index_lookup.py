@@ -59,10 +59,10 @@ class Entries:
         try:
             file = io.BytesIO(index) if isinstance(index, bytes) else index
             names, self._expected = read_index(file)
-            check_unique(names)
             self._places = names
             if any("://" in in_lines(run) for run in runs_of(names)):
                 self._places = self._places_listed(names)
+            check_unique(self._places)
         except FormatError as error:
             error.shard = redact(index_url)
             raise
@@ -116,12 +116,6 @@ class Entries:
             else:
                 for name in run:
                     places += places_of([name], self._folder) if "://" in name else [name]
-        if len({*places}) < len(places):
-            seen: set[str] = set()
-            for name, place in zip(names, places, strict=True):
-                if place in seen:
-                    raise FormatError(f"index: {name!r} is a second name of a shard that is listed already")
-                seen.add(place)
         return places
 
 
