@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from http import HTTPStatus
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -107,12 +107,9 @@ class Entries:
     def _places_listed(self, names: Sequence[str]) -> list[str]:
         """The places of names. A name that is not a URL is a place already."""
         places: list[str] = []
-        for run in runs_of(names):
-            if "://" in shared_folder(run):
-                places += places_of(run, self._folder)
-            else:
-                for name in run:
-                    places += places_of([name], self._folder) if "://" in name else [name]
+        for is_url, same in groupby(names, lambda name: "://" in name):
+            run = [*same]
+            places += places_of(run, self._folder) if is_url else run
         return places
 
 
