@@ -188,6 +188,8 @@ class FooterCache(dict[tuple[str, str, int], bytes]):
     The version alone is not enough: servers make ETags of length and time, which two shards may share.
     """
 
+    size_bytes = 0
+
     def __reduce__(self) -> Any:
         return FooterCache, ()
 
@@ -196,8 +198,10 @@ class FooterCache(dict[tuple[str, str, int], bytes]):
 
         Those used least recently do not make room: each epoch reads all shards, so none would be found again.
         """
-        if sum(map(len, [*self.values()])) + len(footer) <= _MOST_KEPT_BYTES:
+        # Without a lock: threads that keep one at the same moment may exceed the bound by it.
+        if shard not in self and self.size_bytes + len(footer) <= _MOST_KEPT_BYTES:
             self[shard] = footer
+            self.size_bytes += len(footer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
