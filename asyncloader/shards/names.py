@@ -298,9 +298,9 @@ def _meant(shard: str) -> str | None:
 def _suffix(shard: str, format: str) -> str:
     """The suffix of a shard's name with its format and compression."""
     name = suffix_path(shard).rpartition("/")[2]
-    row = formats[format]
-    begins = (name.lower().rfind(suffix) for suffix in (*row.suffixes, *row.short_suffixes))
-    return name[max(begins) :]
+    row, lowered = formats[format], name.lower()
+    begins = (lowered.rfind(suffix) for suffix in (*row.suffixes, *row.short_suffixes))
+    return name[max(begins) - len(lowered) :]  # from its end: other letters may be longer in lower case
 
 
 def _check_webdataset(name: str) -> None:
