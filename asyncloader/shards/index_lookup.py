@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from http import HTTPStatus
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -107,9 +107,12 @@ class Entries:
     def _places_listed(self, names: Sequence[str]) -> list[str]:
         """The places of names. A name that is not a URL is a place already."""
         places: list[str] = []
-        for is_url, same in groupby(names, lambda name: "://" in name):
-            run = [*same]
-            places += places_of(run, self._folder) if is_url else run
+        for run in runs_of(names):
+            if "://" in shared_folder(run):
+                places += places_of(run, self._folder)
+            else:
+                for name in run:
+                    places += places_of([name], self._folder) if "://" in name else [name]
         return places
 
 
