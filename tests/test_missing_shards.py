@@ -98,10 +98,10 @@ def test_entries_of_other_places_are_not_missed(tmp_path: Path) -> None:
 
 def test_a_range_that_goes_beyond_what_is_there_and_listed_is_told_before_reading(tmp_path: Path) -> None:
     write(tmp_path)
-    message = r"lists 4 of the 10 shards that are named beside it: name existing shards only.*s-4\.tar"
     for root in ("", "file://"):
-        with pytest.raises(al.StoreError, match=message) as caught:
-            al.from_urls(f"{root}{tmp_path}/s-{{0..9}}.tar")
+        loader = al.DataLoader(al.from_urls(f"{root}{tmp_path}/s-{{0..9}}.tar"), 1)
+        with pytest.raises(al.StoreError, match="check the path, and the ranges in its braces") as caught:
+            next(iter(loader))
         assert caught.value.shard == f"{root}{tmp_path}/s-4.tar"
     for number in range(4, 10):
         (tmp_path / f"s-{number}.tar").touch()

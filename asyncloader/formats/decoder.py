@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ..blocks import Block
 from ..errors import FormatError
@@ -178,16 +178,30 @@ class Selection:
 EVERYTHING = Selection()
 
 
-class Footers(NamedTuple):
-    """Keeps the footers of one shard.
+# Enough for some 3,000 shards with 20 KiB each, which is usual.
+_MOST_KEPT_BYTES = 64 << 20
 
-    Attributes:
-        find: Returns the footer of a version of the shard with a length; None if it is not kept.
-        keep: Keeps the footer of a version with a length, while there is room for it.
+
+class FooterCache(dict[tuple[str, str, int], bytes]):
+    """Footers by URL, version and length of their shards, kept from epoch to epoch. Empty in another process.
+
+    The version alone is not enough: servers make ETags of length and time, which two shards may share.
     """
 
-    find: Callable[[str, int], bytes | None]
-    keep: Callable[[str, int, bytes], None]
+    size_bytes = 0
+
+    def __reduce__(self) -> Any:
+        return FooterCache, ()
+
+    def keep(self, shard: tuple[str, str, int], footer: bytes) -> None:
+        """Keep a footer, while there is room for it.
+
+        Those used least recently do not make room: each epoch reads all shards, so none would be found again.
+        """
+        # Without a lock: threads that keep one at the same moment may exceed the bound by it.
+        if shard not in self and self.size_bytes + len(footer) <= _MOST_KEPT_BYTES:
+            self[shard] = footer
+            self.size_bytes += len(footer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +222,7 @@ class ShardSpec:
         unpacked: What an index promises of the decompressed shard, if it is compressed as a whole.
         compression: By the shard's name, see ``compression_named``; used if the shard has no bytes.
         delimiter: What separates the fields of CSV; None for the usual one.
+        url: Of the shard, for ``footers``.
         footers: Keeps what a plan has read, for the next reader of the shard.
     """
 
@@ -222,7 +237,8 @@ class ShardSpec:
     unpacked: Unpacked | None = None
     compression: str | None = None
     delimiter: str | None = None
-    footers: Footers | None = None
+    url: str = ""
+    footers: FooterCache | None = None
 
     @property
     def first_sample(self) -> int:
@@ -233,12 +249,12 @@ class ShardSpec:
         """The footer that was kept for this version of the shard; None if there is none."""
         if self.footers is None or head.version is None:
             return None
-        return self.footers.find(head.version, head.length)
+        return self.footers.get((self.url, head.version, head.length))
 
     def keep(self, head: Answer, footer: bytes) -> None:
         """Keep a footer for this version of the shard."""
         if self.footers is not None and head.version is not None:
-            self.footers.keep(head.version, head.length, footer)
+            self.footers.keep((self.url, head.version, head.length), footer)
 
 
 class SkippingDecoder(Decoder):

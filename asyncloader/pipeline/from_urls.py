@@ -11,14 +11,14 @@ from ..cache.store import cache_setting
 from ..formats import check_delimited, check_selection
 from ..formats.selection import make_selection
 from ..shards.catalog import BESIDE, IndexPlace, make_catalog
-from ..shards.index_lookup import has_index_option
 from ..stores.store import Access, NetworkPolicy, Renew
 from ..stores.urls import Scheme
 from .dataset import Dataset, dataset_of
+from .renamed import INDEX_OPTIONS, with_advice
 from .shards import Shards
 
 
-@has_index_option
+@with_advice(INDEX_OPTIONS)
 def from_urls(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

@@ -44,6 +44,9 @@ LOADER_OPTIONS: Mapping[str, str] = {
     "replicate": "rank=rank // n and world_size=world_size // n, where n consecutive ranks read the same",
 }
 
+#: Options of functions that take an index, as they were called before.
+INDEX_OPTIONS: Mapping[str, str] = {"manifest": "index="}
+
 #: Attributes of ``DataLoader`` that were removed.
 LOADER_ATTRIBUTES: Mapping[str, str] = {
     "receipt": "loader.statistics has what the latest pass delivered, and what it was expected to",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
@@ -25,7 +24,7 @@ from ..flow.budget import Reservation
 from ..flow.channel import Channel, Producer
 from ..flow.engine import Work
 from ..formats import compression_named, formats, open_decoder, open_plan
-from ..formats.decoder import EVERYTHING, Decoder, Footers, Selection
+from ..formats.decoder import EVERYTHING, Decoder, FooterCache, Selection
 from ..observe.stopwatch import DECODE, STORE
 from ..plan.lanes import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
@@ -176,48 +175,6 @@ def store_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStor
     return stores if cache is None else CachedStore(stores, cache, lane.topology.lane)
 
 
-# --- footers of shards, kept from epoch to epoch ---
-
-# Enough for some 3,000 shards with 20 KiB each, which is usual. Those least recently used are dropped first.
-_MOST_BYTES = 64 << 20
-
-
-class FooterCache:
-    """Footers by URL, of each shard that of its latest version and length. Empty in another process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # plans run on several threads
-        #: Each with the version and the length of its shard, the least recently used first.
-        self._kept: OrderedDict[str, tuple[str, int, bytes]] = OrderedDict()
-        self._size_bytes = 0
-
-    def __reduce__(self) -> Any:
-        return FooterCache, ()
-
-    def of(self, url: str) -> Footers:
-        """Those of one shard."""
-        return Footers(partial(self._find, url), partial(self._keep, url))
-
-    def _find(self, url: str, version: str, length: int) -> bytes | None:
-        with self._lock:
-            kept = self._kept.get(url)
-            if kept is None or kept[:2] != (version, length):
-                return None
-            self._kept.move_to_end(url)
-            return kept[2]
-
-    def _keep(self, url: str, version: str, length: int, footer: bytes) -> None:
-        """Keep it instead of that of another version, and instead of those least recently used."""
-        with self._lock:
-            if url in self._kept:
-                self._size_bytes -= len(self._kept.pop(url)[2])
-            self._kept[url] = version, length, footer
-            self._size_bytes += len(footer)
-            while self._size_bytes > _MOST_BYTES:
-                _, (_, _, oldest) = self._kept.popitem(last=False)
-                self._size_bytes -= len(oldest)
-
-
 Unit: TypeAlias = Literal["samples", "bytes"]
 """What shards are weighed in."""
 
@@ -291,7 +248,7 @@ class Shards:
 
     def open_survey(self, at_once: int) -> AbstractContextManager[tuple[Survey, ThreadPoolExecutor]]:
         """A survey of these shards, and as many threads as shards should be looked at at a time."""
-        return open_survey(self.access, at_once, self.index, self.delimiter)
+        return open_survey(self.access, at_once, self.index or INDEX, self.delimiter)
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces. If an index has their offsets, no byte after them is requested."""
@@ -507,7 +464,8 @@ class Shards:
             self.formats[shard],
             start_sample=cut.first,
             stop_sample=cut.stop,
-            footers=self.footers.of(url),
+            url=url,
+            footers=self.footers,
             **self._known_of(shard),
         )
         if plan is not None:

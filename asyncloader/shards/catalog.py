@@ -19,7 +19,7 @@ from ..errors import StoreError, drop_frames
 from ..stores.expanding import IsShard, expand_home
 from ..stores.globs import folder_before
 from ..stores.local import length_of
-from ..stores.names import Braces, ShardNames
+from ..stores.names import Braces, ShardNames, shared_folder
 from ..stores.store import Access, NetworkPolicy
 from ..stores.urls import INDEX_NAME, Scheme, local_path, redact, scheme_of, split_key
 from . import index_lookup
@@ -56,7 +56,6 @@ class Catalog:
         urls: In order.
         formats: The format of each.
         checks: What an index expects of each; empty if none was found.
-        schemes: The schemes of all URLs.
         sizes: Length of each in bytes, ``(shards,) int64``; None unless all are known.
         lacking: Why no index has the number of samples of each, and what to do; empty if one has.
     """
@@ -64,7 +63,6 @@ class Catalog:
     urls: ShardNames
     formats: Sequence[str]
     checks: Expectations
-    schemes: frozenset[Scheme]
     sizes: npt.NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     lacking: str = field(default="", repr=False)
 
@@ -118,7 +116,7 @@ def make_catalog(
         for match in found.matches:
             index_lookup.check_complete(entries, match, is_shard)
     sizes, lacking = _sizes(found, checks), _lacking(found, checks, where, web)
-    return Catalog(found.names, formats, checks, found.schemes, sizes, lacking)
+    return Catalog(found.names, formats, checks, sizes, lacking)
 
 
 def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | None:
@@ -186,7 +184,7 @@ def _web_place(found: FoundShards) -> str | None:
     what is served.
     """
     is_all = all(scheme.is_web for scheme in found.schemes)
-    ends: list[str] = []
+    heads: list[str] = []  # up to the braces
     for part in found.names.parts:
         names: Sequence[str] = part
         if isinstance(part, Braces):
@@ -196,10 +194,8 @@ def _web_place(found: FoundShards) -> str | None:
         if any("?" in name or "#" in name for name in names):
             return None
         if names:  # all between these two share their common prefix
-            ends += min(names), max(names)
-    # Of a pattern, only what is before its braces. URLs are no paths; cut at a slash below.
-    common = os.path.commonprefix([end.partition("{")[0] for end in ends])  # noqa: RUF071
-    folder = common[: common.rfind("/") + 1]
+            heads += (end.partition("{")[0] for end in (min(names), max(names)))
+    folder = shared_folder(heads) if heads else ""
     return folder + INDEX_NAME if folder.count("/") > 2 else None
 
 

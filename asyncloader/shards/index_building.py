@@ -150,7 +150,7 @@ def open_index(
     names = _names_in(index, shards)
     _read(local_path(index))  # refuses what cannot be added to now, rather than after hours of reading
     with (
-        open_survey(named.access, readers(concurrency), None, named.delimiter) as (survey, threads),
+        open_survey(named.access, readers(concurrency), delimiter=named.delimiter) as (survey, threads),
         Journal(index) as journal,
     ):
 

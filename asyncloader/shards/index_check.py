@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from ..blocks import Block, Trail
 from ..errors import FormatError, StoreError
@@ -18,7 +18,7 @@ from .expectations import Expected
 
 @dataclass(frozen=True)
 class FolderIndex:
-    """The ``index.json`` of a folder that another library has written.
+    """An index of shards: ours, or the ``index.json`` of a folder that another library has written.
 
     Attributes:
         url: Where it is.
@@ -32,10 +32,8 @@ class FolderIndex:
     url: str = field(repr=False)
     schema: Any = None
     may_lack_tables: bool = False
-    name: ClassVar[str] = "index.json"
-    advice: ClassVar[str] = (
-        "restore the shard, or, if it was replaced on purpose, write a new index of the data set"
-    )
+    name: str = "index.json"
+    advice: str = "restore the shard, or, if it was replaced on purpose, write a new index of the data set"
 
     def unpacked_of(self, expected: Expected | None) -> Unpacked | None:
         """What a shard should become by decompression, if it is compressed as a whole."""
@@ -56,13 +54,12 @@ class FolderIndex:
         return size_bytes + 4 * (expected.samples + 2)
 
 
-class _OwnIndex(FolderIndex):
-    name = "the index"
-    advice = "restore the shard, or, if it was replaced on purpose, update its entry with asyncloader index"
-
-
 #: An index of ours.
-INDEX = _OwnIndex("")
+INDEX = FolderIndex(
+    "",
+    name="the index",
+    advice="restore the shard, or, if it was replaced on purpose, update its entry with asyncloader index",
+)
 
 
 #: All of a shard.

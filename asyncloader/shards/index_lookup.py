@@ -13,10 +13,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property, wraps
+from functools import cached_property
 from http import HTTPStatus
 from itertools import chain
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -33,26 +33,9 @@ from .index_entries import MOST_LOOKED_AT_BYTES, check_unique, is_index, read_in
 # Shards that an error lists, beside their number.
 _MOST_NAMED = 3
 
-# Files checked for existence that an index beside them does not list: a few ms of disk at most.
-_MOST_LOOKED_FOR = 1000
-
 # Characters with a meaning in some URLs. In a name without them, the part behind the last slash is the same
 # as in the place. Tabs and line breaks are removed from web URLs.
 _has_special = re.compile(r"[%?#\t\r\n]").search
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def has_index_option(function: _Function) -> _Function:
-    """For a function with the option ``index=``: an error for its old name, ``manifest=``."""
-
-    @wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        if "manifest" in options:
-            raise TypeError(f"{function.__name__}() has no option manifest=: it is called index=")
-        return function(*arguments, **options)
-
-    return cast("_Function", call)
 
 
 class Entries:
@@ -73,10 +56,10 @@ class Entries:
         try:
             file = io.BytesIO(index) if isinstance(index, bytes) else index
             names, self._expected = read_index(file)
-            check_unique(names)
             self._places = names
             if any("://" in in_lines(run) for run in runs_of(names)):
                 self._places = self._places_listed(names)
+            check_unique(self._places)
         except FormatError as error:
             error.shard = redact(index_url)
             raise
@@ -130,12 +113,6 @@ class Entries:
             else:
                 for name in run:
                     places += places_of([name], self._folder) if "://" in name else [name]
-        if len({*places}) < len(places):
-            seen: set[str] = set()
-            for name, place in zip(names, places, strict=True):
-                if place in seen:
-                    raise FormatError(f"index: {name!r} is a second name of a shard that is listed already")
-                seen.add(place)
         return places
 
 
@@ -295,7 +272,7 @@ def find_local_indexes(
 
     Raises:
         FormatError: An index is not sound.
-        StoreError: An index cannot be read, or a shard of a range is neither in the index nor on disk.
+        StoreError: An index cannot be read.
     """
     found: list[tuple[Rows, Expectations]] = []
     first = 0
@@ -304,10 +281,7 @@ def find_local_indexes(
             entries = read(os.path.join(folder, INDEX_NAME))
             if entries is not None:
                 names = part if len(numbers) == len(part) else [part[number] for number in numbers]
-                expected = entries.of(names)
-                if isinstance(part, Braces):
-                    _check_there(names, expected, entries)
-                found.append((_rows_of(numbers) + first, expected))
+                found.append((_rows_of(numbers) + first, entries.of(names)))
         first += len(part)
     return Expectations.placed(len(urls), found)
 
@@ -315,20 +289,6 @@ def find_local_indexes(
 def _rows_of(numbers: Sequence[int]) -> Rows:
     # NumPy converts a range number by number.
     return np.arange(len(numbers)) + numbers[0] if isinstance(numbers, range) else np.array(numbers, np.int64)
-
-
-def _check_there(urls: Sequence[str], expected: Expectations, entries: Entries) -> None:
-    """Refuse names that are neither in the index nor on disk: a range that is too long."""
-    if expected.count_of() in (0, len(urls)):
-        return
-    for number in np.flatnonzero(expected.known == 0)[:_MOST_LOOKED_FOR].tolist():
-        if not os.path.exists(local_path(url := urls[number])):
-            raise StoreError(
-                f"there is no such file, and the index {entries.url} lists {expected.count_of()} of the "
-                f"{len(urls)} shards that are named beside it: name existing shards only, or restore the "
-                "missing ones",
-                shard=url,
-            )
 
 
 def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:

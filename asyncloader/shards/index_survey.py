@@ -47,29 +47,21 @@ _COUNTED = Selection(decode=False)
 _HEADER_BYTES = 512
 
 
+@dataclass(frozen=True)
 class Survey:
     """Reads shards from any store, one at a time for each thread that calls it.
 
     Args:
         engine: Where the reading runs.
         stores: The clients. The caller closes them.
-        index: The index of the shards' folder, if another library has written it.
+        index: The index of the shards.
         delimiter: What separates the fields of CSV; None for the default.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        stores: Stores,
-        index: FolderIndex | None = None,
-        delimiter: str | None = None,
-    ) -> None:
-        self._engine = engine
-        self._stores = stores
-        self._index = index
-        self._schema = None if index is None else index.schema
-        self._delimiter = delimiter
-        self._open_plan = partial(open_plan, selection=_COUNTED, schema=self._schema)
+    engine: Engine
+    stores: Stores
+    index: FolderIndex
+    delimiter: str | None
 
     def measure(
         self, url: str, format_name: str, algorithms: Iterable[str] = _DIGESTS
@@ -150,11 +142,7 @@ class Survey:
 
     def _look_at(self, url: str, plan: Planning) -> tuple[Layout, int]:
         """The layout that the plan of a shard finds, and the length of the shard."""
-        with (
-            closing(self._open(url, plan)) as out,
-            closing(out.receive()) as chunks,
-            in_shard(redact(url)),
-        ):
+        with self._reading(url, plan) as chunks:
             with suppress(EndOfChannel):  # it has no rows
                 chunks.receive()
             assert chunks.shard.layout is not None and chunks.shard.length is not None, "it has a plan"
@@ -175,32 +163,34 @@ class Survey:
             StoreError: It cannot be read.
         """
         out = Channel[tuple[int | None, str | None]](1)
-        self._engine.submit(partial(self._ask_version, url, out), out)
+        self.engine.submit(partial(self._ask_version, url, out), out)
         return out.receive()
+
+    def _open_plan(self, format_name: str) -> Planning | None:
+        return open_plan(format_name, selection=_COUNTED, schema=self.index.schema)
 
     def _open_decoder(self, url: str, format_name: str) -> Decoder:
         return open_decoder(
             format_name,
             selection=_COUNTED,
-            schema=self._schema,
+            schema=self.index.schema,
             compression=compression_named(suffix_path(url)),
-            delimiter=self._delimiter,
+            delimiter=self.delimiter,
         )
 
     async def _ask_version(self, url: str, out: Channel[tuple[int | None, str | None]]) -> None:
-        async with self._stores.read(url, 0, 1) as body:
+        async with self.stores.read(url, 0, 1) as body:
             await out.send_async((body.total, body.etag))
 
     def _pass_through(
         self, url: str, decoder: Decoder | None, algorithms: Iterable[str], promised: Expected | None = None
     ) -> tuple[Expected, str | None]:
         """Read a shard from its first byte to its last, all of one version."""
-        shown = redact(url)
         digests = {name: digest for name in algorithms if (digest := open_digest(name))}
-        check = ShardCheck(shown, promised, counts=decoder is not None, index=self._index or INDEX)
+        check = ShardCheck(redact(url), promised, counts=decoder is not None, index=self.index)
         size = samples = 0
         offsets = OffsetPicker()
-        with closing(self._open(url)) as out, closing(out.receive()) as chunks, in_shard(shown):
+        with self._reading(url) as chunks:
             for chunk in chunks:
                 check.add(chunks.shard, chunk)
                 size += len(chunk)
@@ -221,7 +211,7 @@ class Survey:
         """The number of samples of a shard that is read with a plan."""
         samples = 0
         decoder: Decoder | None = None
-        with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, in_shard(redact(url)):
+        with self._reading(url, plan) as chunks:
             for chunk in chunks:
                 assert chunks.shard.layout is not None, "it has a plan"
                 decoder = decoder or chunks.shard.layout.open_decoder()
@@ -239,19 +229,21 @@ class Survey:
             StoreError: It cannot be read.
         """
         pieces: list[Buffer] = []
-        with closing(self._open(url, wanted)) as out, closing(out.receive()) as chunks:
+        with self._reading(url, wanted) as chunks:
             for chunk in chunks:
                 pieces.append(chunk)
                 if sum(map(len, pieces)) > MAX_INDEX_BYTES:
                     break
         return b"".join(pieces)
 
-    def _open(self, url: str, wanted: int | Span | Planning = 0) -> Channel[ShardChunks]:
+    @contextmanager
+    def _reading(self, url: str, wanted: int | Span | Planning = 0) -> Iterator[ShardChunks]:
+        """The bytes of one shard as they come; leaving ends its requests."""
         out = Channel[ShardChunks](1)
-        self._engine.submit(
-            partial(read_shards, self._stores, [(url, wanted)], claim_alone(_READ_BYTES), out), out
-        )
-        return out
+        work = partial(read_shards, self.stores, [(url, wanted)], claim_alone(_READ_BYTES), out)
+        self.engine.submit(work, out)
+        with closing(out), closing(out.receive()) as chunks, in_shard(redact(url)):
+            yield chunks
 
 
 def _seen(check: ShardCheck, block: Block, offsets: OffsetPicker) -> int:
@@ -306,7 +298,7 @@ _Result = TypeVar("_Result")
 
 @contextmanager
 def open_survey(
-    access: Access, at_once: int, index: FolderIndex | None = None, delimiter: str | None = None
+    access: Access, at_once: int, index: FolderIndex = INDEX, delimiter: str | None = None
 ) -> Iterator[tuple[Survey, ThreadPoolExecutor]]:
     """A survey, and threads that read with it.
 
@@ -397,7 +389,7 @@ def open_verifying(
     missing = [
         Verified(shard, None, None, ("missing, and listed in the index",)) for shard in dict.fromkeys(gone)
     ]
-    with open_survey(named.access, readers(concurrency), None, named.delimiter) as (survey, threads):
+    with open_survey(named.access, readers(concurrency), delimiter=named.delimiter) as (survey, threads):
         each = _verified(survey, threads, shards, formats, entries.of(shards), INDEX)
         yield Verifying(redact(place), len(missing) + len(shards), chain(missing, each), INDEX.name)
 

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from ..formats import (
     check_delimited,
     check_format,
-    compression_suffixes,
     format_of,
     formats,
     has_format,
@@ -240,7 +239,6 @@ def formats_of(shards: Iterable[str], format: str | None) -> RunLengths:
     """
     if format is not None:
         return RunLengths([(format, len(shards) if isinstance(shards, Sized) else sum(1 for _ in shards))])
-    formats = _Formats()
     found: list[tuple[str, int]] = []
     for part in shards.parts if isinstance(shards, ShardNames) else (shards,):
         # All names of the pattern end with the text behind its braces.
@@ -248,61 +246,29 @@ def formats_of(shards: Iterable[str], format: str | None) -> RunLengths:
             found.append((format_of(behind), len(part)))
         else:
             for run in runs_of(part):
-                found += formats.of_run(run)
+                found += _formats_of_run(run)
     return RunLengths(
         (format, sum(count for _, count in same)) for format, same in groupby(found, key=itemgetter(0))
     )
 
 
-class _Formats:
-    """The format of each shard, by suffix; each suffix is looked up once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-
-    def of_run(self, run: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """The formats of names in a row, each with how many have it."""
-        first, lines = run[0], in_lines(run)
-        is_plain = lines.count("\n") == len(run) and "?" not in lines and "#" not in lines
-        if is_plain and shared_folder(run) and lines.count(f"{_suffixes(first)}\n") == len(run):
-            return [(self.of(first), len(run))]
-        return RunLengths.of(map(self.of, run)).runs
-
-    def of(self, shard: str) -> str:
-        path = shard
-        if "?" in shard or "#" in shard or shard.rfind("/") <= shard.find("://") + 2:
-            path = suffix_path(shard)  # otherwise the URL ends with its path
-        suffix = _suffixes(path)
-        known = self._known.get(suffix)
-        if known is None:
-            known = self._known[suffix] = _format_of(shard)
-        return known
-
-
-# Suffixes that may follow the one of the format: compressions.
-_SECOND = {
-    *compression_suffixes,
-    *(
-        f".{end}"
-        for row in formats.values()
-        for _, dot, end in (suffix[1:].partition(".") for suffix in row.suffixes)
-        if dot
-    ),
-}
-
-
-def _suffixes(path: str) -> str:
-    """The last suffix of a path, with a compression behind it, and with dots."""
-    last = path.rfind(".")
-    if path[last:].lower() in _SECOND:
-        last = path.rfind(".", 0, last)
-    return path[last:]
+def _formats_of_run(run: Sequence[str]) -> Sequence[tuple[str, int]]:
+    """The formats of names in a row, each with how many have it."""
+    first, lines = run[0], in_lines(run)
+    if "?" not in lines and "#" not in lines and shared_folder(run):  # all end with the path
+        format = _format_of(first)
+        if lines.count("\n") == lines.count(f"{_suffix(first, format)}\n") == len(run):
+            return [(format, len(run))]
+    return RunLengths.of(map(_format_of, run)).runs
 
 
 def _format_of(shard: str) -> str:
     path = suffix_path(shard)
-    if has_format(path):
+    try:
         return format_of(path)
+    except ValueError:
+        if has_format(path):  # but not with this compression
+            raise
     if not shard.strip():
         raise ValueError(f"urls should name shards, but got the empty name {shard!r}")
     name = f"cannot tell the format of {redact(shard)!r}"
@@ -333,9 +299,9 @@ def _meant(shard: str) -> str | None:
 def _suffix(shard: str, format: str) -> str:
     """The suffix of a shard's name with its format and compression."""
     name = suffix_path(shard).rpartition("/")[2]
-    row = formats[format]
-    begins = (name.lower().rfind(suffix) for suffix in (*row.suffixes, *row.short_suffixes))
-    return name[max(begins) :]
+    row, lowered = formats[format], name.lower()
+    begins = (lowered.rfind(suffix) for suffix in (*row.suffixes, *row.short_suffixes))
+    return name[max(begins) - len(lowered) :]  # from its end: other letters may be longer in lower case
 
 
 def _check_webdataset(name: str) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ..blocks import Origin
 from ..observe.audit import AuditedSource, Contents, LaneLog, RecordedPass, logs_of, read_audits
-from ..shards.index_lookup import Entries, has_index_option, read_entries
+from ..pipeline.renamed import INDEX_OPTIONS, with_advice
+from ..shards.index_lookup import Entries, read_entries
 from ..stores.urls import redact
 
 # --- what became of the samples of each shard ---
@@ -366,7 +367,7 @@ def _listed(numbers: Sequence[int]) -> str:
 # --- all ranks and restarts ---
 
 
-@has_index_option
+@with_advice(INDEX_OPTIONS)
 def verify_audit(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

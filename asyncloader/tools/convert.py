@@ -17,10 +17,10 @@ from ..flow.process import usable_processors
 from ..observe.report import open_bar
 from ..observe.stopwatch import Stopwatch
 from ..pipeline.folders import open_shards
+from ..pipeline.renamed import INDEX_OPTIONS, with_advice
 from ..quantity import as_count, parse_bytes
 from ..shards.destinations import Destination, FolderDestination, open_destination
 from ..shards.expectations import Expected
-from ..shards.index_lookup import has_index_option
 from ..shards.open_shard import OpenShard, open_shard, schema_from, schema_of, table_of
 from ..stores.expanding import expand_home, read_urls
 from ..stores.store import NetworkPolicy
@@ -72,7 +72,7 @@ class Converted:
     shuffle: int | None = None
 
 
-@has_index_option
+@with_advice(INDEX_OPTIONS)
 def convert(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str],

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from planning import plan, read
 
 from asyncloader.blocks import Columns
+from asyncloader.formats.decoder import FooterCache
 from asyncloader.formats.selection import make_selection
-from asyncloader.pipeline.shards import FooterCache
 
 RNG = np.random.default_rng(0)
 ROWS = 50
@@ -157,14 +157,14 @@ def test_a_position_asks_for_the_header_and_for_nothing_before_its_row() -> None
     assert len(reading.rows) == 1000
     assert reading.requested_bytes < 1000 * 80 + 5000
     archive = npz(a=RNG.random((20_000, 10)), b=np.arange(20_000))
-    reading = read("npz", archive, start=19_000, footers=FooterCache().of("x"))
+    reading = read("npz", archive, start=19_000, footers=FooterCache())
     assert len(reading.rows) == 1000
     assert reading.requested_bytes < 1000 * 88 + 150_000
 
 
 def test_a_chosen_array_asks_for_its_own_bytes_and_the_directory_is_kept() -> None:
     archive = npz(a=RNG.random((20_000, 10)), b=np.arange(20_000), c=np.zeros((3, 3)))
-    footers = FooterCache().of("x")
+    footers = FooterCache()
     asked = []
     for _ in range(2):
         reading = read("npz", archive, columns=["b"], footers=footers)
@@ -234,7 +234,7 @@ def test_much_may_be_behind_the_name_of_a_member(how: int, more_bytes: int, requ
         entry.compress_type = how
         entry.extra = struct.pack("<HH", 0x9999, more_bytes - 4) + bytes(more_bytes - 4)
         archive.writestr(entry, npy(values))
-    reading = read("npz", plain.getvalue(), columns=["b"], footers=FooterCache().of("x"))
+    reading = read("npz", plain.getvalue(), columns=["b"], footers=FooterCache())
     assert [row["b"] for row in reading.rows] == [*values]
     assert len(reading.asked) == requests  # its beginning, the directory, and the headers of an array
 
@@ -245,7 +245,7 @@ def test_a_kept_directory_is_read_whatever_is_behind_it(behind: bytes, is_counte
     archived = npz(a=np.arange(100_000), b=np.zeros(100_000))
     if is_counted:
         archived = archived[:-2] + len(behind).to_bytes(2, "little")
-    footers = FooterCache().of("x")
+    footers = FooterCache()
     for _ in range(3):
         reading = read("npz", archived + behind, columns=["a"], chunk_bytes=1 << 20, footers=footers)
         assert [row["a"] for row in reading.rows] == [*range(100_000)]

@@ -22,8 +22,8 @@ from asyncloader.blocks import Columns, Ragged
 from asyncloader.errors import FormatError
 from asyncloader.formats.arrow import Messages
 from asyncloader.formats.arrow_columns import cut
+from asyncloader.formats.decoder import FooterCache
 from asyncloader.formats.selection import choose, choose_names, make_selection
-from asyncloader.pipeline.shards import FooterCache
 
 FILES = {**dict(parquet_files()), **dict(arrow_files())}
 
@@ -169,7 +169,7 @@ def test_statistics_do_not_rule_out_nan(filters: Any, asked: int) -> None:
 def test_a_large_footer_takes_one_more_request_and_a_known_one_none() -> None:
     source = pa.table({f"column number {number}": [number] * 50 for number in range(100)})
     content = written(source, row_group_size=1)
-    footers = FooterCache().of("url")
+    footers = FooterCache()
     first = read("parquet", content, footers=footers)
     assert len(first.asked) == 3
     assert sum(stop - start for start, stop in first.asked) < len(content)

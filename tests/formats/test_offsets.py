@@ -18,7 +18,7 @@ from planning import plan, read
 from asyncloader.blocks import Columns
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_decoder, open_plan
-from asyncloader.formats.decoder import EVERYTHING
+from asyncloader.formats.decoder import EVERYTHING, FooterCache
 from asyncloader.formats.selection import make_selection
 from asyncloader.types import Span
 
@@ -100,14 +100,7 @@ def test_a_plan_brings_the_table_and_the_bytes_that_are_wanted_alone() -> None:
 
 
 def test_the_table_is_kept_for_the_next_epoch() -> None:
-    class Kept(dict[tuple[str, int], bytes]):
-        def find(self, version: str, length: int) -> bytes | None:
-            return self.get((version, length))
-
-        def keep(self, version: str, length: int, footer: bytes) -> None:
-            self[version, length] = footer
-
-    content, kept = shard(9000), Kept()
+    content, kept = shard(9000), FooterCache()
     first = plan("mds", content, start_sample=8000, footers=kept)
     again = plan("mds", content, start_sample=8000, footers=kept)
     assert (len(first[0]), len(again[0])) == (2, 1) and first[1].spans == again[1].spans
