@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import select
 import socket
 import sys
@@ -44,8 +45,8 @@ def work(
     connection: socket.socket,
     server: int,
     life: int | None,
+    given: bytes,
     stack: int,
-    stored: int,
     stored_job: int,
 ) -> None:
     """Run the stored job to its end, in a process just forked by ``server``.
@@ -54,20 +55,20 @@ def work(
         connection: To the parent.
         server: The server's process id.
         life: See ``die_with_parent``.
+        given: Pickled, the worker's number, the setting, and what the job is called with beside the number.
         stack: What stacks are written to on request.
-        stored: The setting, and what the job is called with.
         stored_job: What all workers of the pool do.
     """
     die_with_parent(server, life)
     show_stack_on_signal(stack)
     keep_freed_memory()
     when_torch_is_here(_use_one_thread)
-    setting, given = load_shared(stored)
+    number, setting, its_own = pickle.loads(given)
     outlet = _Outlet(connection, setting)
     try:
-        _settle(setting)
+        _settle(number, setting)
         job: Job = load_shared(stored_job)
-        work = job(setting.number, given)
+        work = job(number, its_own)
         if work.let_go is not None:
             watch = threading.Thread(
                 target=outlet.watch, args=(work.let_go,), name="asyncloader-watch", daemon=True
@@ -76,7 +77,7 @@ def work(
         work.run(outlet.take_credit, outlet.send, lambda: outlet.is_let_go)
         outlet.end()
     except BaseException as error:
-        _report(error, outlet, setting.number)
+        _report(error, outlet, number)
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -87,8 +88,8 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _settle(setting: Setting) -> None:
-    name_process(f"al-worker-{setting.number}")
+def _settle(number: int, setting: Setting) -> None:
+    name_process(f"al-worker-{number}")
     sys.path[:] = setting.path
     importlib.invalidate_caches()  # the server may have looked before a module was written
     sys.argv[:] = setting.argv
@@ -159,7 +160,7 @@ class _Outlet:
         del pair  # large parts of it are freed one by one, as they are written
         self._last_bytes = packed.size_bytes
         self._unreceived.append(packed.size_bytes)
-        self._link.send(packed, self._made_in)
+        self._link.send(packed)
 
     def end(self, error: Dumped | None = None) -> None:
         """Report the job's end, or what it raised, as the last message."""

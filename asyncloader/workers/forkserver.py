@@ -24,14 +24,14 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from operator import is_
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..flow.channel import EndOfChannel
 from ..flow.process import clean_python, has_linux, occupy_standard_descriptors, patience_s
@@ -221,14 +221,16 @@ class ForkServer:
     def fork(
         self,
         connection: socket.socket,
-        stored: Sequence[int],
+        given: bytes,
+        job: BinaryIO,
         deadline: float | None = None,
     ) -> Lifeline:
         """Ask for a worker that runs a stored job; ``Lifeline.wait_started`` waits for it.
 
         Args:
             connection: The worker's end of its connection. The caller closes it afterwards.
-            stored: Files that the caller closes too: with what the worker is given, and with the job.
+            given: What the worker is given, pickled; see ``_worker_main.work``.
+            job: The file with the job, which the caller closes too.
             deadline: Until when the server may take to start; see ``wait_ready``.
 
         Raises:
@@ -243,8 +245,8 @@ class ForkServer:
         stack, theirs_of_stack = open_pipe()
         lifeline = Lifeline(MessageSocket(ours), stack)
         with theirs, theirs_of_stack:
-            ends = (connection, theirs, theirs_of_stack)
-            self._control.post(b"", [*(end.fileno() for end in ends), *stored])
+            ends = (connection, theirs, theirs_of_stack, job)
+            self._control.post(given, [end.fileno() for end in ends])
         if self._control.is_let_go:
             lifeline.close()
             self.close()  # so that ``alive`` is false at once: it may not be reaped yet

@@ -30,16 +30,15 @@ import signal
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..blocks.memory import align
-from ..flow.channel import ChannelClosed
 from ..flow.process import has_linux
 from .packing import Bytes, Packed
 
@@ -331,17 +330,17 @@ class OutboundSlots:
         slot = self._fitting(needed_bytes) if needed_bytes and not self._are_kept else 0
         return OpenSlot(slot, self._free.pop(slot)) if slot else None
 
-    def fill(self, packed: Packed, opened: OpenSlot | None = None) -> tuple[int, int | None, list[int]]:
+    def fill(self, packed: Packed) -> tuple[int, int | None, list[int]]:
         """Write to a slot what of ``packed`` has to lie in one.
 
         Args:
             packed: The batch; nothing else refers to it here, except what user code keeps of it.
-            opened: The slot that it was made in.
 
         Returns:
             The slot, or 0 if none is needed; its descriptor if it is a new one, which the caller sends and
             closes; and slots that the parent has to forget first.
         """
+        opened = packed.made_in
         if opened is not None and packed.stays and opened.close():
             self._lent[opened.slot] = opened.pages
             if not packed.is_written:
@@ -394,28 +393,20 @@ class OutboundSlots:
         the batches while their number stays what it was.
         """
         sizes = {slot: pages.size_bytes for slot, pages in self._free.items()}
-        if self._are_worth_keeping(sizes.values(), needed_bytes):
-            return []
-        by_size = sorted(sizes, key=lambda slot: sizes[slot])
-        surplus = max(len(by_size) - self._spare, 0)
-        if by_size and sizes[by_size[-1]] < needed_bytes:
-            surplus = max(surplus, 1)
+        by_size = sorted(sizes, key=sizes.__getitem__)
+        fits_none = bool(by_size) and sizes[by_size[-1]] < needed_bytes
+        surplus = max(len(by_size) - self._spare, 1 if fits_none else 0)
         dropped, kept = by_size[:surplus], by_size[surplus:]
         to_fill = next((slot for slot in kept if sizes[slot] >= needed_bytes), None)
-        held_bytes = sum(sizes[slot] for slot in kept if slot != to_fill)
-        for slot in reversed(kept):
-            if slot != to_fill and held_bytes > self._spare_bytes:
-                dropped.append(slot)
-                held_bytes -= sizes[slot]
+        kept_bytes = 0
+        for slot in kept:
+            if slot != to_fill:
+                kept_bytes += sizes[slot]
+                if kept_bytes > self._spare_bytes:
+                    dropped.append(slot)
         for slot in dropped:
             del self._free[slot]
         return dropped
-
-    def _are_worth_keeping(self, sizes: Collection[int], needed_bytes: int) -> bool:
-        """Whether nothing is to be dropped, which is so for nearly every batch."""
-        if not sizes:
-            return True
-        return len(sizes) <= self._spare and sum(sizes) <= self._spare_bytes and max(sizes) >= needed_bytes
 
     def _make(self, needed_bytes: int) -> tuple[int, Pages, int]:
         size_bytes = _rounded(needed_bytes)
@@ -446,46 +437,25 @@ def _rounded(size_bytes: int) -> int:
 # them writes there; a worker that does gets its own copy of that page.
 
 
-class SharedStore:
-    """A file without a name with something pickled, and its buffers behind it, until it is closed.
+def store_shared(pickled: bytes, buffers: Sequence[pickle.PickleBuffer]) -> BinaryIO:
+    """A file without a name with something pickled, and its buffers behind it, for ``load_shared``.
 
     Args:
         pickled: By protocol 5.
         buffers: Those that are not in ``pickled``.
     """
-
-    def __init__(self, pickled: bytes, buffers: Sequence[pickle.PickleBuffer]) -> None:
-        self._lock = threading.Lock()
-        self._descriptor: int | None = make_file("asyncloader-shared")
-        try:
-            with open(self._descriptor, "wb", closefd=False) as file:
-                raw = [buffer.raw() for buffer in buffers]
-                pickle.dump((pickled, [len(each) for each in raw]), file, protocol=5)
-                for each in raw:
-                    file.seek(align(file.tell()))
-                    file.write(each)
-                file.truncate(align(file.tell()))
-        except BaseException:
-            self.close()
-            raise
-
-    def duplicate(self) -> int:
-        """Another descriptor of it, which the caller closes.
-
-        Raises:
-            ChannelClosed: It was closed.
-        """
-        with self._lock:
-            if self._descriptor is None:
-                raise ChannelClosed
-            return os.dup(self._descriptor)
-
-    def close(self) -> None:
-        """Close it; duplicates stay open. Idempotent, from any thread."""
-        with self._lock:
-            descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+    file = open(make_file("asyncloader-shared"), "wb")  # noqa: SIM115  # the caller closes it
+    try:
+        raw = [buffer.raw() for buffer in buffers]
+        pickle.dump((pickled, [len(each) for each in raw]), file, protocol=5)
+        for each in raw:
+            file.seek(align(file.tell()))
+            file.write(each)
+        file.truncate(align(file.tell()))
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def load_shared(descriptor: int) -> Any:
