@@ -108,11 +108,10 @@ def read_delay_s(thread: int) -> float:
 
 def read_throttled_s() -> float:
     """How long the container's quota has kept its processes from running; 0 without a quota."""
-    path = _cpu_stat()
-    try:
-        return 0.0 if path is None else parse_throttled(path.read_text())
-    except OSError:
-        return 0.0
+    with suppress(OSError):
+        if (path := _cpu_stat()) is not None:
+            return parse_throttled(path.read_text())
+    return 0.0
 
 
 def parse_run_delay(schedstat: str) -> float:
@@ -140,13 +139,10 @@ def cpu_stat_paths(cgroup: str) -> list[str]:
 @cache
 def _cpu_stat() -> Path | None:
     """The file, which does not change during the life of a process, if it can count a quota."""
-    try:
-        paths = cpu_stat_paths(Path("/proc/self/cgroup").read_text())
-        for path in map(Path, paths):
+    with suppress(OSError):
+        for path in map(Path, cpu_stat_paths(Path("/proc/self/cgroup").read_text())):
             if path.is_file() and "nr_throttled" in path.read_text():
                 return path
-    except OSError:
-        pass
     return None
 
 

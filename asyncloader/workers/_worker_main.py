@@ -19,18 +19,16 @@ import select
 import socket
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from ..blocks.memory import lend, when_torch_is_here
-from ..errors import drop_frames
 from ..flow.channel import EndOfChannel
 from .lifeline import show_stack_on_signal
 from .link import Link, LinkKind, Setting
 from .packing import pack
-from .raised import Dumped, dump_error
+from .raised import Dumped, dump_failure
 from .slots import OpenSlot, die_with_parent, keep_freed_memory, load_shared, name_process
 from .worker import Job
 
@@ -65,6 +63,7 @@ def work(
     when_torch_is_here(_use_one_thread)
     number, setting, its_own = pickle.loads(given)
     outlet = _Outlet(connection, setting)
+    failure = None
     try:
         _settle(number, setting)
         job: Job = load_shared(stored_job)
@@ -75,9 +74,9 @@ def work(
             )
             watch.start()
         work.run(outlet.take_credit, outlet.send, lambda: outlet.is_let_go)
-        outlet.end()
     except BaseException as error:
-        _report(error, outlet, number)
+        failure = dump_failure(error, f"in worker {number} (pid {os.getpid()})", outlet.is_let_go)
+    outlet.end(failure)
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -162,21 +161,10 @@ class _Outlet:
         self._unreceived.append(packed.size_bytes)
         self._link.send(packed)
 
-    def end(self, error: Dumped | None = None) -> None:
+    def end(self, error: Dumped | None) -> None:
         """Report the job's end, or what it raised, as the last message."""
         if error is None:
             self._link.end()
         else:
             self._link.send(pack(error), kind=LinkKind.ERROR)
         self._link.drain()
-
-
-def _report(error: BaseException, outlet: _Outlet, worker: int) -> None:
-    bare = drop_frames(error)
-    if not outlet.is_let_go:
-        # If the pass has ended meanwhile, mostly by the same error of another worker, it goes nowhere.
-        outlet.end(dump_error(error, f"in worker {worker} (pid {os.getpid()})"))
-    elif not bare:
-        # Raised while the job was being closed, so that no other code reports it. But errors of reading
-        # shards are expected then.
-        traceback.print_exception(error)

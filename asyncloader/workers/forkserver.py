@@ -187,8 +187,6 @@ class ForkServer:
             TimeoutError: It had not by then.
         """
         assert self._control is not None, "fork server not started"
-        if self._ready.is_set():
-            return
         if not self._starting.acquire(timeout=-1 if deadline is None else max(0.0, deadline - monotonic())):
             raise TimeoutError
         try:

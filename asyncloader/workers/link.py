@@ -418,15 +418,11 @@ class Link(MessageSocket):
 
     def close(self) -> None:
         """Release everything except what received objects lie in. No thread waits on it any more."""
-        self.forget_slots()
-        super().close()
-
-    def forget_slots(self) -> None:
-        """Release all slots except those that received objects lie in, and send nothing any more."""
         with self._lock:
             self._is_closed = True
             self._outbound.clear()
         self._inbound.clear()
+        super().close()
 
 
 class Bell:

@@ -27,10 +27,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ... import __version__
-from ...errors import drop_frames
 from ...flow.process import has_linux
 from ..packing import Bytes, take_apart
-from ..raised import dump_error
+from ..raised import dump_failure
 from ..slots import keep_freed_memory
 from ..worker import Work
 from .options import RayWorkers, import_ray
@@ -259,15 +258,9 @@ class LaneWorker:
             return not self._is_let_go
 
     def _failed(self, error: BaseException) -> Answer:
-        is_expected = drop_frames(error)
-        if self._is_let_go:
-            # Raised while the job was being closed: no other code reports it. But errors of reading shards
-            # are expected then.
-            if not is_expected:
-                traceback.print_exception(error)
-            return Is.END, None
         place = f"in worker {self._number} (pid {os.getpid()} on node {_node()})"
-        return Is.ERROR, dump_error(error, place)
+        failure = dump_failure(error, place, self._is_let_go)
+        return (Is.END, None) if failure is None else (Is.ERROR, failure)
 
 
 def _node() -> str:
