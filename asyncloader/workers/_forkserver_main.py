@@ -34,15 +34,15 @@ from .link import READY, FromServer, MessageSocket
 from .slots import name_process
 
 
-def main(control_descriptor: int, modules: Sequence[str]) -> NoReturn:
-    """Import the modules, then serve fork requests until the parent has closed its end, or has ended."""
+def main(control_descriptor: int) -> NoReturn:
+    """Serve fork requests until the parent has closed its end, or has ended."""
     # The terminal sends Ctrl-C to the whole group; the parent decides what happens to the workers. It started
     # this process with the signal blocked, so that it cannot arrive before this line.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.set_inheritable(control_descriptor, False)
     control = MessageSocket(socket.socket(fileno=control_descriptor))
-    _serve(control, lambda: [importlib.import_module(name) for name in modules])
+    _serve(control, gc.collect)
 
 
 def main_forked(control: socket.socket, mask: set[int | signal.Signals]) -> NoReturn:

@@ -44,12 +44,6 @@ _STOP_DEADLINE_S = 1.0
 
 _log = logging.getLogger("asyncloader.workers")
 
-_PACKAGE = __name__.partition(".")[0]
-
-# What of the package is of use to the consumer alone, and would bring torch.
-_EMPTY = f"{_PACKAGE}.collate.empty"
-_AT_HOME = frozenset({"device", "loader", "torch_compat", "torch_private"})
-
 # If the package itself fails to import, the parent needs the reason too.
 _PROGRAM = """
 import sys
@@ -60,7 +54,7 @@ except BaseException:
     reason = traceback.format_exc().encode(errors="replace")[-16384:]
     os.write(int(sys.argv[1]), struct.pack("<I?", len(reason), False) + reason)
     os._exit(1)
-main(int(sys.argv[1]), MODULES)
+main(int(sys.argv[1]))
 """
 
 
@@ -263,8 +257,7 @@ class ForkServer:
 def _start_process(control: int) -> subprocess.Popen[bytes]:
     # One thread each, so that numpy's and torch's pools are never started and forking is safe.
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    program = _PROGRAM.replace("MODULES", repr(_loaded_modules()))
-    command, environment = clean_python(program, str(control))
+    command, environment = clean_python(_PROGRAM, str(control))
     environment |= threads
     # The mask is inherited: the server ignores Ctrl-C from its first instruction.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -483,12 +476,6 @@ def _lives(thread: str) -> bool:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
         return not int(fields[6]) & _EXITING
     return False
-
-
-def _loaded_modules() -> list[str]:
-    """What this process has imported of the package and workers may need, whatever their job is."""
-    ours = [name for name in sys.modules if name.startswith(f"{_PACKAGE}.")]
-    return [name for name in ours if name.split(".")[1] not in _AT_HOME and name != _EMPTY]
 
 
 def _end(

@@ -354,15 +354,12 @@ class Link(MessageSocket):
         with self._lock:
             if self._is_closed:
                 return
-            slot, descriptor, dropped = self._outbound.fill(packed)
+            slot, descriptors, dropped = self._outbound.fill(packed)
             self._last_slot_bytes = packed.slot_bytes or self._last_slot_bytes
-            if descriptor is None:
-                self._post_all(kind, packed, slot, dropped)
-                return
             try:
-                self._post_all(kind, packed, slot, dropped, [descriptor])
+                self._post_all(kind, packed, slot, dropped, descriptors)
             finally:
-                os.close(descriptor)
+                _close_all(descriptors)
 
     def grant(self, credits: int) -> None:
         """Ask for so many objects more; does nothing if either end is closed."""

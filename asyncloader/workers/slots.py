@@ -207,15 +207,6 @@ class OpenSlot:
 _SMALLEST_BYTES = 64 << 10
 
 
-class _Watched(weakref.ref[Any]):
-    """A reference to a lease, with what was lent; ``finalize`` costs five times as much."""
-
-    __slots__ = ("forks", "pages", "slot")
-    slot: int
-    pages: Pages
-    forks: int
-
-
 _forks = 0
 
 
@@ -239,10 +230,10 @@ class InboundSlots:
     def __init__(self, spare_bytes: int) -> None:
         self._spare_bytes = spare_bytes
         self._pages: dict[int, Pages] = {}
-        self._lent: dict[int, _Watched] = {}
+        self._lent: dict[int, weakref.ref[Any]] = {}
         self._freed: deque[int] = deque()
         self._retired: deque[int] = deque()
-        self._on_return = partial(_take_return, self._freed, self._retired, spare_bytes, os.getpid())
+        self._owner = os.getpid()
         _count_forks()
 
     def __len__(self) -> int:
@@ -264,9 +255,21 @@ class InboundSlots:
             return NOTHING
         pages = self._pages[slot]
         array, lease = pages.lend()
-        self._lent[slot] = watched = _Watched(lease, self._on_return)
-        watched.slot, watched.pages, watched.forks = slot, pages, _forks
+        # Not ``finalize``, which costs five times as much.
+        self._lent[slot] = weakref.ref(lease, partial(self._take_return, slot, pages, _forks))
         return array
+
+    def _take_return(self, slot: int, pages: Pages, forks: int, _: object) -> None:
+        if forks != _forks:
+            self._retired.append(slot)
+            return
+        if pages.size_bytes > self._spare_bytes:
+            if os.getpid() != self._owner:
+                return  # what is collected in a process forked by the user may still be in use in its parent
+            if not pages.empty():
+                self._retired.append(slot)
+                return
+        self._freed.append(slot)
 
     def take_returned(self, most: int) -> tuple[Sequence[int], Sequence[int]]:
         """The slots that came free, and those that must not be used again, which are forgotten here."""
@@ -287,21 +290,6 @@ class InboundSlots:
         """Forget all slots. Those with tensors over them stay mapped until these are gone."""
         self._pages.clear()
         self._lent.clear()
-
-
-def _take_return(
-    freed: deque[int], retired: deque[int], spare_bytes: int, owner: int, lease: _Watched
-) -> None:
-    if lease.forks != _forks:
-        retired.append(lease.slot)
-        return
-    if lease.pages.size_bytes > spare_bytes:
-        if os.getpid() != owner:
-            return  # what is collected in a process forked by the user may still be in use in its parent
-        if not lease.pages.empty():
-            retired.append(lease.slot)
-            return
-    freed.append(lease.slot)
 
 
 class OutboundSlots:
@@ -330,14 +318,14 @@ class OutboundSlots:
         slot = self._fitting(needed_bytes) if needed_bytes and not self._are_kept else 0
         return OpenSlot(slot, self._free.pop(slot)) if slot else None
 
-    def fill(self, packed: Packed) -> tuple[int, int | None, list[int]]:
+    def fill(self, packed: Packed) -> tuple[int, list[int], list[int]]:
         """Write to a slot what of ``packed`` has to lie in one.
 
         Args:
             packed: The batch; nothing else refers to it here, except what user code keeps of it.
 
         Returns:
-            The slot, or 0 if none is needed; its descriptor if it is a new one, which the caller sends and
+            The slot, or 0 if none is needed; its descriptor, if it is a new one, which the caller sends and
             closes; and slots that the parent has to forget first.
         """
         opened = packed.made_in
@@ -345,14 +333,14 @@ class OutboundSlots:
             self._lent[opened.slot] = opened.pages
             if not packed.is_written:
                 packed.write(opened.pages.lend()[0])
-            return opened.slot, None, self._drop_surplus(0)
+            return opened.slot, [], self._drop_surplus(0)
         dropped = self._drop_surplus(packed.slot_bytes)
-        slot, descriptor = 0, None
+        slot, descriptors = 0, list[int]()
         if packed.slot_bytes:
             if found := self._fitting(packed.slot_bytes):
                 slot, pages = found, self._free.pop(found)
             else:
-                slot, pages, descriptor = self._make(packed.slot_bytes)
+                slot, pages, descriptors = self._make(packed.slot_bytes)
             self._lent[slot] = pages
             target = pages.lend()[0]
             if opened is not None and packed.stays:
@@ -365,7 +353,7 @@ class OutboundSlots:
                 # User code keeps something in it, and will again: each batch would cost a slot.
                 dropped.append(opened.slot)
                 self._are_kept = True
-        return slot, descriptor, dropped
+        return slot, descriptors, dropped
 
     def _fitting(self, needed_bytes: int) -> int:
         """The smallest free slot that is large enough; 0 if there is none."""
@@ -408,7 +396,7 @@ class OutboundSlots:
             del self._free[slot]
         return dropped
 
-    def _make(self, needed_bytes: int) -> tuple[int, Pages, int]:
+    def _make(self, needed_bytes: int) -> tuple[int, Pages, list[int]]:
         size_bytes = _rounded(needed_bytes)
         descriptor = make_file("asyncloader-slot")
         try:
@@ -418,7 +406,7 @@ class OutboundSlots:
             os.close(descriptor)
             raise
         self._made += 1
-        return self._made, pages, descriptor
+        return self._made, pages, [descriptor]
 
 
 def _rounded(size_bytes: int) -> int:
