@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -108,11 +108,10 @@ def read_delay_s(thread: int) -> float:
 
 def read_throttled_s() -> float:
     """How long the container's quota has kept its processes from running; 0 without a quota."""
-    path = _cpu_stat()
-    try:
-        return 0.0 if path is None else parse_throttled(path.read_text())
-    except OSError:
-        return 0.0
+    with suppress(OSError):
+        if (path := _cpu_stat()) is not None:
+            return parse_throttled(path.read_text())
+    return 0.0
 
 
 def parse_run_delay(schedstat: str) -> float:
@@ -122,44 +121,28 @@ def parse_run_delay(schedstat: str) -> float:
 
 
 def parse_throttled(cpu_stat: str) -> float:
-    """Seconds that a group was throttled by its ``cpu.stat``, of version 1 or 2 of control groups."""
-    for line in cpu_stat.splitlines():
-        name, _, value = line.partition(" ")
-        unit = {"throttled_usec": 1e6, "throttled_time": 1e9}.get(name)
-        if unit is not None and value.strip().isdecimal():
-            return int(value) / unit
-    return 0.0
+    """Seconds that a group was throttled by its ``cpu.stat``, of version 2 of control groups."""
+    found = re.search(r"^throttled_usec (\d+)$", cpu_stat, re.MULTILINE)
+    return int(found[1]) / 1e6 if found else 0.0
 
 
-def cpu_stat_paths(cgroup: str) -> Iterable[str]:
+def cpu_stat_paths(cgroup: str) -> list[str]:
     """The possible paths of a process's ``cpu.stat``, by its ``/proc/self/cgroup``, the likeliest first.
 
     In a container the group's own folder is often mounted in place of the root.
     """
-    for line in cgroup.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
-        elif "cpu" in controllers.split(","):
-            roots = ["/sys/fs/cgroup/cpu", f"/sys/fs/cgroup/{controllers}"]
-        else:
-            continue
-        for root in roots:
-            yield f"{root}{path.rstrip('/')}/cpu.stat"
-            yield f"{root}/cpu.stat"
+    found = re.search(r"^0::(.*)$", cgroup, re.MULTILINE)
+    folders = [found[1].rstrip("/"), ""] if found else []
+    return [f"/sys/fs/cgroup{folder}/cpu.stat" for folder in folders]
 
 
 @cache
 def _cpu_stat() -> Path | None:
     """The file, which does not change during the life of a process, if it can count a quota."""
-    try:
-        paths = cpu_stat_paths(Path("/proc/self/cgroup").read_text())
-        for path in map(Path, paths):
+    with suppress(OSError):
+        for path in map(Path, cpu_stat_paths(Path("/proc/self/cgroup").read_text())):
             if path.is_file() and "nr_throttled" in path.read_text():
                 return path
-    except OSError:
-        pass
     return None
 
 

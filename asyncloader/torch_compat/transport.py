@@ -34,7 +34,7 @@ from ..flow.channel import EndOfChannel
 from ..observe.stopwatch import SENDING
 from ..torch_private import ExceptionWrapper
 from ..workers.by_value import any_class_came
-from ..workers.link import MOST_INLINE_BYTES, Announced, Bell, Link, socketpair
+from ..workers.link import Announced, Bell, Link, socketpair
 from ..workers.packing import Keep, Packed, take_apart
 from ..workers.slots import OpenSlot
 from .timing import LoopStats, Worked, WorkerTimer
@@ -44,7 +44,7 @@ from .worker_info import worker_number
 
 def _pack(make_pickler: Callable[[Any, Keep], Any], held: Any, made_in: OpenSlot | None = None) -> Packed:
     with closing_descriptors():
-        return Packed(*take_apart(held, make_pickler), made_in, MOST_INLINE_BYTES)
+        return Packed(*take_apart(held, make_pickler), made_in)
 
 
 def _pack_result(result: tuple[Any, Any, Worked], made_in: OpenSlot | None) -> Packed:
@@ -59,7 +59,7 @@ def _pack_result(result: tuple[Any, Any, Worked], made_in: OpenSlot | None) -> P
         return _pack(HomewardPickler if any_class_came() else plain_pickler, result, made_in)
     except Exception as error:
         number, batch, worked = result
-        return _pack(plain_pickler, (number, _in_place_of(batch, error), worked))
+        return _pack(plain_pickler, (number, _in_place_of(batch, error), worked), made_in)
 
 
 def _in_place_of(result: Any, error: Exception) -> ExceptionWrapper:
@@ -104,7 +104,7 @@ class WorkerEndpoint:
         self._abandon = abandon
         self._begin_timer = begin_timer
         self._made_in: OpenSlot | None = None
-        self._result: tuple[Packed, OpenSlot | None, int] | None = None
+        self._result: tuple[Packed, int] | None = None
 
     def __reduce__(self) -> Any:
         # By multiprocessing's pickler while a worker is started, which knows of sockets.
@@ -162,7 +162,7 @@ class WorkerEndpoint:
         made_in, self._made_in = self._made_in, None
         self._timer.stopwatch.enter(SENDING)
         number, batch = result
-        self._result = _pack_result((number, batch, self._timer.worked()), made_in), made_in, number
+        self._result = _pack_result((number, batch, self._timer.worked()), made_in), number
         if not isinstance(number, int):  # the answer to a request to begin anew, which comes now
             self._timer.stopwatch.forget()
             self._timer.fetch()
@@ -170,9 +170,9 @@ class WorkerEndpoint:
     def _send_result(self) -> None:
         if self._result is None:
             return
-        (packed, made_in, number), self._result = self._result, None
+        (packed, number), self._result = self._result, None
         try:
-            self._link.send(packed, made_in)
+            self._link.send(packed)
         except OSError:  # there is no memory for a slot, or no descriptor
             failed = ExceptionWrapper(where=f"in DataLoader worker process {worker_number()}")  # type: ignore[no-untyped-call]
             self._link.send(_pack_result((number, failed, self._timer.worked()), None))

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..flow.channel import EndOfChannel
 from ..flow.process import has_linux
@@ -34,15 +34,15 @@ from .link import READY, FromServer, MessageSocket
 from .slots import name_process
 
 
-def main(control_descriptor: int, modules: Sequence[str]) -> NoReturn:
-    """Import the modules, then serve fork requests until the parent has closed its end, or has ended."""
+def main(control_descriptor: int) -> NoReturn:
+    """Serve fork requests until the parent has closed its end, or has ended."""
     # The terminal sends Ctrl-C to the whole group; the parent decides what happens to the workers. It started
     # this process with the signal blocked, so that it cannot arrive before this line.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.set_inheritable(control_descriptor, False)
     control = MessageSocket(socket.socket(fileno=control_descriptor))
-    _serve(control, lambda: [importlib.import_module(name) for name in modules])
+    _serve(control, gc.collect)
 
 
 def main_forked(control: socket.socket, mask: set[int | signal.Signals]) -> NoReturn:
@@ -136,15 +136,15 @@ class _Server:
                 self._serving = False
                 return
             if descriptors:
-                self._answer_fork(descriptors)
+                self._answer_fork(bytes(message), *descriptors)
             else:
                 _preload(bytes(message).decode().split())
 
-    def _answer_fork(self, descriptors: Sequence[int]) -> None:
+    def _answer_fork(self, given: bytes, *descriptors: int) -> None:
         connection = socket.socket(fileno=descriptors[0])
         lifeline = MessageSocket(socket.socket(fileno=descriptors[1]))
         try:
-            self._fork(connection, lifeline, *descriptors[2:])
+            self._fork(connection, lifeline, given, *descriptors[2:])
         except Exception as error:
             _tell(lifeline, FromServer.FAILED, str(error).encode())
             lifeline.close()
@@ -153,21 +153,21 @@ class _Server:
             for descriptor in descriptors[2:]:
                 os.close(descriptor)
 
-    def _fork(self, connection: socket.socket, lifeline: MessageSocket, *stored: int) -> None:
+    def _fork(self, connection: socket.socket, lifeline: MessageSocket, *given: Any) -> None:
         threads = len(os.listdir("/proc/self/task")) if has_linux() else threading.active_count()
         if threads != 1:
             raise RuntimeError(f"it has {threads} threads, started by a library that it imports")
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(connection, lifeline, server, stored)
+            self._become_worker(connection, lifeline, server, *given)
         self._lifelines[pid] = lifeline
         # The parent sends nothing on a lifeline: if it becomes readable, the parent has closed it.
         self._selector.register(lifeline, selectors.EVENT_READ, lambda: self._cut(pid, lifeline))
         _tell(lifeline, FromServer.PID, b"%d" % pid)
 
     def _become_worker(
-        self, connection: socket.socket, lifeline: MessageSocket, server: int, stored: Sequence[int]
+        self, connection: socket.socket, lifeline: MessageSocket, server: int, *given: Any
     ) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
@@ -181,7 +181,7 @@ class _Server:
                 life, alive = self._life
                 os.close(alive)
             self._selector.close()
-            work(connection, server, life, *stored)
+            work(connection, server, life, *given)
         except BaseException:
             traceback.print_exc()
             os._exit(1)

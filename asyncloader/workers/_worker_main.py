@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import select
 import socket
 import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from ..blocks.memory import lend, when_torch_is_here
-from ..errors import drop_frames
 from ..flow.channel import EndOfChannel
 from .lifeline import show_stack_on_signal
 from .link import Link, LinkKind, Setting
 from .packing import pack
-from .raised import Dumped, dump_error
+from .raised import Dumped, dump_failure
 from .slots import OpenSlot, die_with_parent, keep_freed_memory, load_shared, name_process
 from .worker import Job
 
@@ -44,8 +43,8 @@ def work(
     connection: socket.socket,
     server: int,
     life: int | None,
+    given: bytes,
     stack: int,
-    stored: int,
     stored_job: int,
 ) -> None:
     """Run the stored job to its end, in a process just forked by ``server``.
@@ -54,29 +53,30 @@ def work(
         connection: To the parent.
         server: The server's process id.
         life: See ``die_with_parent``.
+        given: Pickled, the worker's number, the setting, and what the job is called with beside the number.
         stack: What stacks are written to on request.
-        stored: The setting, and what the job is called with.
         stored_job: What all workers of the pool do.
     """
     die_with_parent(server, life)
     show_stack_on_signal(stack)
     keep_freed_memory()
     when_torch_is_here(_use_one_thread)
-    setting, given = load_shared(stored)
+    number, setting, its_own = pickle.loads(given)
     outlet = _Outlet(connection, setting)
+    failure = None
     try:
-        _settle(setting)
+        _settle(number, setting)
         job: Job = load_shared(stored_job)
-        work = job(setting.number, given)
+        work = job(number, its_own)
         if work.let_go is not None:
             watch = threading.Thread(
                 target=outlet.watch, args=(work.let_go,), name="asyncloader-watch", daemon=True
             )
             watch.start()
         work.run(outlet.take_credit, outlet.send, lambda: outlet.is_let_go)
-        outlet.end()
     except BaseException as error:
-        _report(error, outlet, setting.number)
+        failure = dump_failure(error, f"in worker {number} (pid {os.getpid()})", outlet.is_let_go)
+    outlet.end(failure)
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -87,8 +87,8 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _settle(setting: Setting) -> None:
-    name_process(f"al-worker-{setting.number}")
+def _settle(number: int, setting: Setting) -> None:
+    name_process(f"al-worker-{number}")
     sys.path[:] = setting.path
     importlib.invalidate_caches()  # the server may have looked before a module was written
     sys.argv[:] = setting.argv
@@ -159,23 +159,12 @@ class _Outlet:
         del pair  # large parts of it are freed one by one, as they are written
         self._last_bytes = packed.size_bytes
         self._unreceived.append(packed.size_bytes)
-        self._link.send(packed, self._made_in)
+        self._link.send(packed)
 
-    def end(self, error: Dumped | None = None) -> None:
+    def end(self, error: Dumped | None) -> None:
         """Report the job's end, or what it raised, as the last message."""
         if error is None:
             self._link.end()
         else:
             self._link.send(pack(error), kind=LinkKind.ERROR)
         self._link.drain()
-
-
-def _report(error: BaseException, outlet: _Outlet, worker: int) -> None:
-    bare = drop_frames(error)
-    if not outlet.is_let_go:
-        # If the pass has ended meanwhile, mostly by the same error of another worker, it goes nowhere.
-        outlet.end(dump_error(error, f"in worker {worker} (pid {os.getpid()})"))
-    elif not bare:
-        # Raised while the job was being closed, so that no other code reports it. But errors of reading
-        # shards are expected then.
-        traceback.print_exception(error)

@@ -24,14 +24,14 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from operator import is_
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..flow.channel import EndOfChannel
 from ..flow.process import clean_python, has_linux, occupy_standard_descriptors, patience_s
@@ -44,12 +44,6 @@ _STOP_DEADLINE_S = 1.0
 
 _log = logging.getLogger("asyncloader.workers")
 
-_PACKAGE = __name__.partition(".")[0]
-
-# What of the package is of use to the consumer alone, and would bring torch.
-_EMPTY = f"{_PACKAGE}.collate.empty"
-_AT_HOME = frozenset({"device", "loader", "torch_compat", "torch_private"})
-
 # If the package itself fails to import, the parent needs the reason too.
 _PROGRAM = """
 import sys
@@ -60,7 +54,7 @@ except BaseException:
     reason = traceback.format_exc().encode(errors="replace")[-16384:]
     os.write(int(sys.argv[1]), struct.pack("<I?", len(reason), False) + reason)
     os._exit(1)
-main(int(sys.argv[1]), MODULES)
+main(int(sys.argv[1]))
 """
 
 
@@ -187,8 +181,6 @@ class ForkServer:
             TimeoutError: It had not by then.
         """
         assert self._control is not None, "fork server not started"
-        if self._ready.is_set():
-            return
         if not self._starting.acquire(timeout=-1 if deadline is None else max(0.0, deadline - monotonic())):
             raise TimeoutError
         try:
@@ -221,14 +213,16 @@ class ForkServer:
     def fork(
         self,
         connection: socket.socket,
-        stored: Sequence[int],
+        given: bytes,
+        job: BinaryIO,
         deadline: float | None = None,
     ) -> Lifeline:
         """Ask for a worker that runs a stored job; ``Lifeline.wait_started`` waits for it.
 
         Args:
             connection: The worker's end of its connection. The caller closes it afterwards.
-            stored: Files that the caller closes too: with what the worker is given, and with the job.
+            given: What the worker is given, pickled; see ``_worker_main.work``.
+            job: The file with the job, which the caller closes too.
             deadline: Until when the server may take to start; see ``wait_ready``.
 
         Raises:
@@ -243,8 +237,8 @@ class ForkServer:
         stack, theirs_of_stack = open_pipe()
         lifeline = Lifeline(MessageSocket(ours), stack)
         with theirs, theirs_of_stack:
-            ends = (connection, theirs, theirs_of_stack)
-            self._control.post(b"", [*(end.fileno() for end in ends), *stored])
+            ends = (connection, theirs, theirs_of_stack, job)
+            self._control.post(given, [end.fileno() for end in ends])
         if self._control.is_let_go:
             lifeline.close()
             self.close()  # so that ``alive`` is false at once: it may not be reaped yet
@@ -263,8 +257,7 @@ class ForkServer:
 def _start_process(control: int) -> subprocess.Popen[bytes]:
     # One thread each, so that numpy's and torch's pools are never started and forking is safe.
     threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    program = _PROGRAM.replace("MODULES", repr(_loaded_modules()))
-    command, environment = clean_python(program, str(control))
+    command, environment = clean_python(_PROGRAM, str(control))
     environment |= threads
     # The mask is inherited: the server ignores Ctrl-C from its first instruction.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -483,12 +476,6 @@ def _lives(thread: str) -> bool:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
         return not int(fields[6]) & _EXITING
     return False
-
-
-def _loaded_modules() -> list[str]:
-    """What this process has imported of the package and workers may need, whatever their job is."""
-    ours = [name for name in sys.modules if name.startswith(f"{_PACKAGE}.")]
-    return [name for name in ours if name.split(".")[1] not in _AT_HOME and name != _EMPTY]
 
 
 def _end(

@@ -140,7 +140,6 @@ _STATES = {
     "?": "is running, or waits for something",
     "R": "is running",
     "S": "is sleeping, or waits for something",
-    "I": "is idle",
     "D": "waits in the kernel, for a disk or for memory that was swapped out",
     "T": "is stopped (the signal SIGCONT has it go on)",
     "t": "is stopped by a debugger",

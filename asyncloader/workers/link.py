@@ -49,14 +49,13 @@ class FromServer(IntEnum):
 class Setting:
     """What a worker takes over from its parent, as it was when the pool was started."""
 
-    number: int
-    prefetch: int
-    prefetch_bytes: int
-    spare_bytes: int
     path: list[str]
     argv: list[str]
     directory: str
     environment: dict[str, str]
+    prefetch: int
+    prefetch_bytes: int
+    spare_bytes: int
 
 
 # The length of the message behind it, and whether descriptors come with it.
@@ -66,8 +65,8 @@ _FRAME = struct.Struct("<I?")
 # with an earlier one. Several that wait are received at once.
 _RECEIVED_BYTES = 16 << 10
 
-# Those of a fork request: the worker's connection, its lifeline, its stack's pipe, what it is given, its job.
-_MOST_DESCRIPTORS = 5
+# Those of a fork request: the worker's connection, its lifeline, its stack's pipe, its job.
+_MOST_DESCRIPTORS = 4
 _DESCRIPTORS_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
 
 # Not on macOS. Plain numbers: Python's flags are enumerations, which take long to use.
@@ -315,10 +314,6 @@ class Announced(NamedTuple):
     credits: int
 
 
-# Sending never waits for room in the socket, so that longer messages than those of streams may go without a
-# slot.
-MOST_INLINE_BYTES = 12 << 10
-
 # Ids of slots in a message; if more came free at once, the others go with the next one.
 _MOST_FREED = 1000
 
@@ -349,26 +344,22 @@ class Link(MessageSocket):
         with self._lock:
             return self._outbound.open(self._last_slot_bytes)
 
-    def send(self, packed: Packed, made_in: OpenSlot | None = None, kind: LinkKind = LinkKind.OBJECT) -> None:
+    def send(self, packed: Packed, kind: LinkKind = LinkKind.OBJECT) -> None:
         """Send an object; does nothing if either end is closed, which ``read`` reports.
 
         Args:
             packed: The object; nothing else refers to it here, except what user code keeps of it.
-            made_in: The slot that was opened to make it in.
             kind: What it is.
         """
         with self._lock:
             if self._is_closed:
                 return
-            slot, descriptor, dropped = self._outbound.fill(packed, made_in)
+            slot, descriptors, dropped = self._outbound.fill(packed)
             self._last_slot_bytes = packed.slot_bytes or self._last_slot_bytes
-            if descriptor is None:
-                self._post_all(kind, packed, slot, dropped)
-                return
             try:
-                self._post_all(kind, packed, slot, dropped, [descriptor])
+                self._post_all(kind, packed, slot, dropped, descriptors)
             finally:
-                os.close(descriptor)
+                _close_all(descriptors)
 
     def grant(self, credits: int) -> None:
         """Ask for so many objects more; does nothing if either end is closed."""
@@ -424,15 +415,11 @@ class Link(MessageSocket):
 
     def close(self) -> None:
         """Release everything except what received objects lie in. No thread waits on it any more."""
-        self.forget_slots()
-        super().close()
-
-    def forget_slots(self) -> None:
-        """Release all slots except those that received objects lie in, and send nothing any more."""
         with self._lock:
             self._is_closed = True
             self._outbound.clear()
         self._inbound.clear()
+        super().close()
 
 
 class Bell:

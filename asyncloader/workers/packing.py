@@ -130,9 +130,9 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Keep: TypeAlias = Callable[[pickle.PickleBuffer], bool]
 """Says of a buffer whether it stays in the pickle stream: a pickler's ``buffer_callback``."""
 
-# A slot costs a lease and its return, some ten microseconds. Messages up to this take a page each of what
-# the kernel lets a socket hold, so that some fifty fit; what is longer takes four.
-_MOST_INLINE_BYTES = 3 << 10
+# A slot costs a lease and its return, some ten microseconds, more than copying this much twice. Sending does
+# not wait for room in the socket, which holds some dozen of such messages.
+MOST_INLINE_BYTES = 12 << 10
 
 # How many buffers are laid out on their own, and the length of the pickle stream. Start and length of each
 # buffer follow.
@@ -148,30 +148,26 @@ class Packed:
     Args:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
         buffers: The memory of the tensors and arrays that stay out of the stream.
-        made: The slot in which some of them may lie.
-        most_inline_bytes: How long a message may be that goes without shared memory.
+        made_in: The slot in which some of them may lie.
 
     Attributes:
+        made_in: Likewise.
         message: What is sent with the message; empty if it is too long for that.
         at: Where in shared memory the message lies if it is too long.
         slot_bytes: What has to lie in shared memory; 0 if nothing has to.
         size_bytes: Message and shared memory together.
-        stays: Whether some of it lies in ``made``, and there is room for all.
+        stays: Whether some of it lies in ``made_in``, and there is room for all.
     """
 
     def __init__(
-        self,
-        stream: Sequence[Any],
-        buffers: Sequence[memoryview],
-        made: OpenSlot | None,
-        most_inline_bytes: int = _MOST_INLINE_BYTES,
+        self, stream: Sequence[Any], buffers: Sequence[memoryview], made_in: OpenSlot | None
     ) -> None:
-        self._most_inline_bytes = most_inline_bytes
-        places = [None if made is None else made.place_of(buffer) for buffer in buffers]
-        self.stays = made is not None and any(place is not None for place in places)
-        if made is not None and self.stays:
-            self._lay_out(stream, buffers, places, made.used_bytes)
-            self.stays = self.slot_bytes <= made.size_bytes
+        self.made_in = made_in
+        places = [None if made_in is None else made_in.place_of(buffer) for buffer in buffers]
+        self.stays = made_in is not None and any(place is not None for place in places)
+        if made_in is not None and self.stays:
+            self._lay_out(stream, buffers, places, made_in.used_bytes)
+            self.stays = self.slot_bytes <= made_in.size_bytes
         if not self.stays:
             self._lay_out(stream, buffers, [None] * len(buffers), 0)
 
@@ -191,7 +187,7 @@ class Packed:
         length = sum(map(len, stream))
         head = struct.pack(f"<{2 + len(spans)}Q", len(buffers), length, *spans)
         self.message, self.at = b"", used
-        if len(head) + length <= self._most_inline_bytes:
+        if len(head) + length <= MOST_INLINE_BYTES:
             self.message = b"".join((head, *stream))
         else:
             for piece in (head, *stream):
@@ -212,17 +208,17 @@ class Packed:
             _copy(target[start : start + len(piece)], piece)
 
 
-def pack(batch: object, made: OpenSlot | None = None) -> Packed:
+def pack(batch: object, made_in: OpenSlot | None = None) -> Packed:
     """Take ``batch`` apart.
 
     Args:
         batch: Anything.
-        made: The slot that some of its memory may lie in.
+        made_in: The slot that some of its memory may lie in.
 
     Raises:
         Exception: What pickle raises for something that cannot be sent.
     """
-    return Packed(*take_apart(batch), made)
+    return Packed(*take_apart(batch), made_in)
 
 
 def take_apart(

@@ -15,19 +15,17 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from functools import partial
+from contextlib import contextmanager
 from pickle import PickleBuffer
 from time import monotonic
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Generic, Self, TypeAlias, TypeVar
 
 from ..flow.channel import ChannelClosed
 from ..flow.process import import_path, patience_s
 from .forkserver import ForkServer
 from .lifeline import describe_process, wait_ended
 from .link import BatchSource, Link, Setting, socketpair, wait_readable, wait_readable_async
-from .slots import SharedStore
+from .slots import store_shared
 from .worker import AnyWorker, Reception, Worker
 
 # Several workers at once: waiting for any of them, and ending all.
@@ -222,14 +220,13 @@ class WorkerPool(AnyPool[Worker]):
         if prefetch < 1:
             raise ValueError(f"prefetch must be 1 or more, but is {prefetch}")
         super().__init__(job, given)
-        self._make_setting = partial(
-            Setting, number=0, prefetch=prefetch, prefetch_bytes=prefetch_bytes, spare_bytes=spare_bytes
-        )
+        self._bounds = prefetch, prefetch_bytes, spare_bytes
         self._grace_s = _GRACE_S if grace_s is None else grace_s
         self._start_timeout_s = start_timeout_s
         self._server = server
-        self._stored: SharedStore | None = None
         self._setting: Setting | None = None
+        #: The job, as long as workers may be started.
+        self._stored: BinaryIO | None = None
 
     def _start(self, job: Pickled, given: Sequence[Any]) -> None:
         """Start the processes.
@@ -239,10 +236,8 @@ class WorkerPool(AnyPool[Worker]):
             TimeoutError: They were not started in time. The server goes on: another pool may have them.
         """
         server = self._server = self._server or ForkServer.shared()
-        self._setting = self._make_setting(
-            path=import_path(), argv=list(sys.argv), directory=os.getcwd(), environment=dict(os.environ)
-        )
-        self._stored = SharedStore(*job)
+        self._setting = Setting(import_path(), list(sys.argv), os.getcwd(), dict(os.environ), *self._bounds)
+        self._stored = store_shared(*job)
         with self._start_bounded(server) as deadline:
             for number, mine in enumerate(given):
                 self._enlist(self._ask_for(server, number, mine, deadline))
@@ -269,9 +264,10 @@ class WorkerPool(AnyPool[Worker]):
         return worker
 
     def _forget_job(self) -> None:
-        self._server = None
-        if self._stored is not None:
-            self._stored.close()
+        with self._lock:
+            self._server, stored, self._stored = None, self._stored, None
+        if stored is not None:
+            stored.close()
 
     def _stop(self, workers: Sequence[Worker], for_good: bool) -> None:
         lifelines = [worker.lifeline for worker in workers]
@@ -296,20 +292,20 @@ class WorkerPool(AnyPool[Worker]):
             ) from None
 
     def _ask_for(self, server: ForkServer, number: int, given: Any, deadline: float | None) -> Worker:
-        assert self._setting is not None and self._stored is not None
-        setting = replace(self._setting, number=number)
-        stored: list[int] = []
+        assert self._setting is not None
+        its_own = pickle.dumps((number, self._setting, given), protocol=5)
         ours, theirs = socketpair()
         try:
-            with closing(SharedStore(pickle.dumps((setting, given), protocol=5), ())) as its_own:
-                stored.append(its_own.duplicate())
-            stored.append(self._stored.duplicate())
-            lifeline = server.fork(theirs, stored, deadline)
+            with theirs, self._open_job() as job:
+                lifeline = server.fork(theirs, its_own, job, deadline)
         except BaseException:
             ours.close()
             raise
-        finally:
-            theirs.close()
-            for descriptor in stored:
-                os.close(descriptor)
-        return Worker(number, Link(ours, 0, setting.spare_bytes), lifeline)
+        return Worker(number, Link(ours, 0, self._setting.spare_bytes), lifeline)
+
+    def _open_job(self) -> BinaryIO:
+        """Another descriptor of the stored job, which stays open if the pool is closed meanwhile."""
+        with self._lock:
+            if self._stored is None:
+                raise ChannelClosed
+            return open(os.dup(self._stored.fileno()), "rb")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..errors import format_frames
+from ..errors import drop_frames, format_frames
 from ..flow.channel import ChannelClosed, EndOfChannel
 from .by_value import Homeward
 
@@ -39,6 +39,20 @@ def dump_error(error: BaseException, place: str) -> Dumped:
     stand_in = _stand_in(error)
     plain = _Form(stand_in, place, own=False, chained=False).dump(stand_in)
     return next(_attempts(error, stand_in, place), plain), plain
+
+
+def dump_failure(error: BaseException, place: str, is_let_go: bool) -> Dumped | None:
+    """What to send of an error that a job raised; None if it goes nowhere, since the pass has ended.
+
+    Then it was raised while the job was being closed, and no other code reports it, so it is printed. But
+    errors of reading shards are expected then.
+    """
+    is_expected = drop_frames(error)
+    if not is_let_go:
+        return dump_error(error, place)
+    if not is_expected:
+        traceback.print_exception(error)
+    return None
 
 
 def load_error(dumped: Dumped) -> Exception:

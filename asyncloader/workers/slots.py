@@ -30,16 +30,15 @@ import signal
 import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..blocks.memory import align
-from ..flow.channel import ChannelClosed
 from ..flow.process import has_linux
 from .packing import Bytes, Packed
 
@@ -208,15 +207,6 @@ class OpenSlot:
 _SMALLEST_BYTES = 64 << 10
 
 
-class _Watched(weakref.ref[Any]):
-    """A reference to a lease, with what was lent; ``finalize`` costs five times as much."""
-
-    __slots__ = ("forks", "pages", "slot")
-    slot: int
-    pages: Pages
-    forks: int
-
-
 _forks = 0
 
 
@@ -240,10 +230,10 @@ class InboundSlots:
     def __init__(self, spare_bytes: int) -> None:
         self._spare_bytes = spare_bytes
         self._pages: dict[int, Pages] = {}
-        self._lent: dict[int, _Watched] = {}
+        self._lent: dict[int, weakref.ref[Any]] = {}
         self._freed: deque[int] = deque()
         self._retired: deque[int] = deque()
-        self._on_return = partial(_take_return, self._freed, self._retired, spare_bytes, os.getpid())
+        self._owner = os.getpid()
         _count_forks()
 
     def __len__(self) -> int:
@@ -265,9 +255,21 @@ class InboundSlots:
             return NOTHING
         pages = self._pages[slot]
         array, lease = pages.lend()
-        self._lent[slot] = watched = _Watched(lease, self._on_return)
-        watched.slot, watched.pages, watched.forks = slot, pages, _forks
+        # Not ``finalize``, which costs five times as much.
+        self._lent[slot] = weakref.ref(lease, partial(self._take_return, slot, pages, _forks))
         return array
+
+    def _take_return(self, slot: int, pages: Pages, forks: int, _: object) -> None:
+        if forks != _forks:
+            self._retired.append(slot)
+            return
+        if pages.size_bytes > self._spare_bytes:
+            if os.getpid() != self._owner:
+                return  # what is collected in a process forked by the user may still be in use in its parent
+            if not pages.empty():
+                self._retired.append(slot)
+                return
+        self._freed.append(slot)
 
     def take_returned(self, most: int) -> tuple[Sequence[int], Sequence[int]]:
         """The slots that came free, and those that must not be used again, which are forgotten here."""
@@ -288,21 +290,6 @@ class InboundSlots:
         """Forget all slots. Those with tensors over them stay mapped until these are gone."""
         self._pages.clear()
         self._lent.clear()
-
-
-def _take_return(
-    freed: deque[int], retired: deque[int], spare_bytes: int, owner: int, lease: _Watched
-) -> None:
-    if lease.forks != _forks:
-        retired.append(lease.slot)
-        return
-    if lease.pages.size_bytes > spare_bytes:
-        if os.getpid() != owner:
-            return  # what is collected in a process forked by the user may still be in use in its parent
-        if not lease.pages.empty():
-            retired.append(lease.slot)
-            return
-    freed.append(lease.slot)
 
 
 class OutboundSlots:
@@ -331,29 +318,29 @@ class OutboundSlots:
         slot = self._fitting(needed_bytes) if needed_bytes and not self._are_kept else 0
         return OpenSlot(slot, self._free.pop(slot)) if slot else None
 
-    def fill(self, packed: Packed, opened: OpenSlot | None = None) -> tuple[int, int | None, list[int]]:
+    def fill(self, packed: Packed) -> tuple[int, list[int], list[int]]:
         """Write to a slot what of ``packed`` has to lie in one.
 
         Args:
             packed: The batch; nothing else refers to it here, except what user code keeps of it.
-            opened: The slot that it was made in.
 
         Returns:
-            The slot, or 0 if none is needed; its descriptor if it is a new one, which the caller sends and
+            The slot, or 0 if none is needed; its descriptor, if it is a new one, which the caller sends and
             closes; and slots that the parent has to forget first.
         """
+        opened = packed.made_in
         if opened is not None and packed.stays and opened.close():
             self._lent[opened.slot] = opened.pages
             if not packed.is_written:
                 packed.write(opened.pages.lend()[0])
-            return opened.slot, None, self._drop_surplus(0)
+            return opened.slot, [], self._drop_surplus(0)
         dropped = self._drop_surplus(packed.slot_bytes)
-        slot, descriptor = 0, None
+        slot, descriptors = 0, list[int]()
         if packed.slot_bytes:
             if found := self._fitting(packed.slot_bytes):
                 slot, pages = found, self._free.pop(found)
             else:
-                slot, pages, descriptor = self._make(packed.slot_bytes)
+                slot, pages, descriptors = self._make(packed.slot_bytes)
             self._lent[slot] = pages
             target = pages.lend()[0]
             if opened is not None and packed.stays:
@@ -366,7 +353,7 @@ class OutboundSlots:
                 # User code keeps something in it, and will again: each batch would cost a slot.
                 dropped.append(opened.slot)
                 self._are_kept = True
-        return slot, descriptor, dropped
+        return slot, descriptors, dropped
 
     def _fitting(self, needed_bytes: int) -> int:
         """The smallest free slot that is large enough; 0 if there is none."""
@@ -394,30 +381,22 @@ class OutboundSlots:
         the batches while their number stays what it was.
         """
         sizes = {slot: pages.size_bytes for slot, pages in self._free.items()}
-        if self._are_worth_keeping(sizes.values(), needed_bytes):
-            return []
-        by_size = sorted(sizes, key=lambda slot: sizes[slot])
-        surplus = max(len(by_size) - self._spare, 0)
-        if by_size and sizes[by_size[-1]] < needed_bytes:
-            surplus = max(surplus, 1)
+        by_size = sorted(sizes, key=sizes.__getitem__)
+        fits_none = bool(by_size) and sizes[by_size[-1]] < needed_bytes
+        surplus = max(len(by_size) - self._spare, 1 if fits_none else 0)
         dropped, kept = by_size[:surplus], by_size[surplus:]
         to_fill = next((slot for slot in kept if sizes[slot] >= needed_bytes), None)
-        held_bytes = sum(sizes[slot] for slot in kept if slot != to_fill)
-        for slot in reversed(kept):
-            if slot != to_fill and held_bytes > self._spare_bytes:
-                dropped.append(slot)
-                held_bytes -= sizes[slot]
+        kept_bytes = 0
+        for slot in kept:
+            if slot != to_fill:
+                kept_bytes += sizes[slot]
+                if kept_bytes > self._spare_bytes:
+                    dropped.append(slot)
         for slot in dropped:
             del self._free[slot]
         return dropped
 
-    def _are_worth_keeping(self, sizes: Collection[int], needed_bytes: int) -> bool:
-        """Whether nothing is to be dropped, which is so for nearly every batch."""
-        if not sizes:
-            return True
-        return len(sizes) <= self._spare and sum(sizes) <= self._spare_bytes and max(sizes) >= needed_bytes
-
-    def _make(self, needed_bytes: int) -> tuple[int, Pages, int]:
+    def _make(self, needed_bytes: int) -> tuple[int, Pages, list[int]]:
         size_bytes = _rounded(needed_bytes)
         descriptor = make_file("asyncloader-slot")
         try:
@@ -427,7 +406,7 @@ class OutboundSlots:
             os.close(descriptor)
             raise
         self._made += 1
-        return self._made, pages, descriptor
+        return self._made, pages, [descriptor]
 
 
 def _rounded(size_bytes: int) -> int:
@@ -446,46 +425,25 @@ def _rounded(size_bytes: int) -> int:
 # them writes there; a worker that does gets its own copy of that page.
 
 
-class SharedStore:
-    """A file without a name with something pickled, and its buffers behind it, until it is closed.
+def store_shared(pickled: bytes, buffers: Sequence[pickle.PickleBuffer]) -> BinaryIO:
+    """A file without a name with something pickled, and its buffers behind it, for ``load_shared``.
 
     Args:
         pickled: By protocol 5.
         buffers: Those that are not in ``pickled``.
     """
-
-    def __init__(self, pickled: bytes, buffers: Sequence[pickle.PickleBuffer]) -> None:
-        self._lock = threading.Lock()
-        self._descriptor: int | None = make_file("asyncloader-shared")
-        try:
-            with open(self._descriptor, "wb", closefd=False) as file:
-                raw = [buffer.raw() for buffer in buffers]
-                pickle.dump((pickled, [len(each) for each in raw]), file, protocol=5)
-                for each in raw:
-                    file.seek(align(file.tell()))
-                    file.write(each)
-                file.truncate(align(file.tell()))
-        except BaseException:
-            self.close()
-            raise
-
-    def duplicate(self) -> int:
-        """Another descriptor of it, which the caller closes.
-
-        Raises:
-            ChannelClosed: It was closed.
-        """
-        with self._lock:
-            if self._descriptor is None:
-                raise ChannelClosed
-            return os.dup(self._descriptor)
-
-    def close(self) -> None:
-        """Close it; duplicates stay open. Idempotent, from any thread."""
-        with self._lock:
-            descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+    file = open(make_file("asyncloader-shared"), "wb")  # noqa: SIM115  # the caller closes it
+    try:
+        raw = [buffer.raw() for buffer in buffers]
+        pickle.dump((pickled, [len(each) for each in raw]), file, protocol=5)
+        for each in raw:
+            file.seek(align(file.tell()))
+            file.write(each)
+        file.truncate(align(file.tell()))
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def load_shared(descriptor: int) -> Any:

@@ -183,9 +183,8 @@ class AnyWorker(ABC):
                 self._wake()
 
     def bury(self) -> None:
-        """Release everything; the sources as soon as no receiver waits on them."""
+        """Release everything as soon as no receiver waits for it."""
         with self._receiving_lock:
-            self._clear()
             self._is_buried = True
             self._settle()
 
@@ -211,12 +210,8 @@ class AnyWorker(ABC):
         """Tell the receiver, and the job if it listens, that it is over."""
 
     @abstractmethod
-    def _clear(self) -> None:
-        """Let go of what was received."""
-
-    @abstractmethod
     def _close_sources(self) -> None:
-        """Close what a receiver waits on. Idempotent."""
+        """Close what a receiver waits on, and let go of what was received. Idempotent."""
 
     @abstractmethod
     def _close_copies(self) -> None:
@@ -309,9 +304,6 @@ class Worker(AnyWorker):
 
     def _wake(self) -> None:
         self._link.let_go()
-
-    def _clear(self) -> None:
-        self._link.forget_slots()
 
     def _close_sources(self) -> None:
         self.lifeline.kill()

@@ -37,7 +37,7 @@ class Transport:
     def __init__(self) -> None:
         parents, workers = socketpair()
         told, self._untold = socketpair()
-        self._outlet = _Outlet(workers, Setting(0, 2, _AMPLE, _AMPLE, [], [], "", {}))
+        self._outlet = _Outlet(workers, Setting([], [], "", {}, 2, _AMPLE, _AMPLE))
         lifeline = Lifeline(MessageSocket(told), io.BytesIO())
         self._worker = Worker(0, Link(parents, 0, _AMPLE), lifeline)
 

@@ -319,7 +319,7 @@ _, server = receive(pool.workers[0])
 child = os.fork()
 if child == 0:
     try:
-        pool._server.fork(None, [])
+        pool._server.fork(None, b"", None)
     except RuntimeError as error:
         print(error, flush=True)
     with pool_of([job], prefetch=2) as own:

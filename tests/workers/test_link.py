@@ -15,8 +15,8 @@ from waiting import until
 
 from asyncloader.flow.channel import EndOfChannel
 from asyncloader.testing import check_leaks
-from asyncloader.workers.link import MOST_INLINE_BYTES, Link, socketpair
-from asyncloader.workers.packing import pack
+from asyncloader.workers.link import Link, socketpair
+from asyncloader.workers.packing import MOST_INLINE_BYTES, pack
 
 pytestmark = [
     pytest.mark.usefixtures("platform"),

@@ -17,7 +17,7 @@ from asyncloader.observe.stopwatch import Stopwatch
 from asyncloader.testing import check_leaks
 from asyncloader.workers.by_value import dumps_with_modules
 from asyncloader.workers.pool import WorkerPool
-from asyncloader.workers.slots import SharedStore, load_shared
+from asyncloader.workers.slots import load_shared, store_shared
 from asyncloader.workers.worker import Work
 
 from .receiving import receive
@@ -41,12 +41,10 @@ def test_what_was_stored_is_loaded_with_its_buffers() -> None:
     pickled, buffers, _ = dumps_with_modules(held)
     assert len(pickled) < 5000 and len(buffers) == 5
     with check_leaks():
-        store = SharedStore(pickled, buffers)
-        first, second = load_shared(store.duplicate()), load_shared(store.duplicate())
+        store = store_shared(pickled, buffers)
+        first, second = load_shared(os.dup(store.fileno())), load_shared(os.dup(store.fileno()))
         store.close()
         store.close()
-        with pytest.raises(ChannelClosed):
-            store.duplicate()
         for found in (first, second):
             assert found.keys() == held.keys()
             assert all(np.array_equal(found[name], held[name]) for name in ("transposed", "small", "fixed"))
@@ -59,18 +57,18 @@ def test_what_was_stored_is_loaded_with_its_buffers() -> None:
 
 def test_whoever_loads_it_neither_moves_nor_minds_the_others_place_in_the_file() -> None:
     """All workers begin at once, with duplicates of one descriptor."""
-    store = SharedStore(pickle.dumps("x" * 100_000, protocol=5), [])
-    other = store.duplicate()
+    store = store_shared(pickle.dumps("x" * 100_000, protocol=5), [])
+    other = os.dup(store.fileno())
     os.lseek(other, 7, os.SEEK_SET)
-    assert load_shared(store.duplicate()) == "x" * 100_000
+    assert load_shared(os.dup(store.fileno())) == "x" * 100_000
     assert os.lseek(other, 0, os.SEEK_CUR) == 7
     os.close(other)
     store.close()
 
 
 def test_nothing_large_is_stored_without_buffers() -> None:
-    store = SharedStore(pickle.dumps([1, 2], protocol=5), [])
-    assert load_shared(store.duplicate()) == [1, 2]
+    store = store_shared(pickle.dumps([1, 2], protocol=5), [])
+    assert load_shared(os.dup(store.fileno())) == [1, 2]
     store.close()
 
 
@@ -98,3 +96,5 @@ def test_every_worker_and_who_replaces_one_has_the_same_job() -> None:
         pool.replace(1, "c")
         replaced = pool.workers[1]
         assert [receive(replaced), receive(replaced)] == [(1, (1, "c")), (total, None)]
+    with pytest.raises(ChannelClosed):
+        pool.replace(1, "d")

@@ -43,10 +43,10 @@ class Pair:
         del batch
         self.message, self.at = packed.message, packed.at
         self.last_bytes = packed.slot_bytes
-        slot, descriptor, dropped = self.worker.fill(packed, made_in)
+        slot, descriptors, dropped = self.worker.fill(packed)
         for each in dropped:
             self.parent.drop(each)
-        if descriptor is not None:
+        for descriptor in descriptors:
             self.parent.add(slot, descriptor)
         return slot
 

@@ -27,10 +27,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ... import __version__
-from ...errors import drop_frames
 from ...flow.process import has_linux
 from ..packing import Bytes, take_apart
-from ..raised import dump_error
+from ..raised import dump_failure
 from ..slots import keep_freed_memory
 from ..worker import Work
 from .options import RayWorkers, import_ray
@@ -154,6 +153,7 @@ class LaneWorker:
                 "the same version on all nodes, or name it in RayWorkers(runtime_env=...)"
             )
         self._number = 0
+        self._place = ActorPlace(os.getpid(), import_ray().util.get_node_ip_address())
         self._thread = threading.Thread()
         #: Notified of all changes of what follows.
         self._changed = threading.Condition()
@@ -195,7 +195,7 @@ class LaneWorker:
                 target=self._run, args=(self._work,), name="asyncloader-batches", daemon=True
             )
             self._thread.start()
-        return self._last or (Is.STARTED, ActorPlace(os.getpid(), _node()))
+        return self._last or (Is.STARTED, self._place)
 
     def next(self, credits: int, most: int) -> Answer:
         """The next batches, as soon as there is one.
@@ -259,19 +259,9 @@ class LaneWorker:
             return not self._is_let_go
 
     def _failed(self, error: BaseException) -> Answer:
-        is_expected = drop_frames(error)
-        if self._is_let_go:
-            # Raised while the job was being closed: no other code reports it. But errors of reading shards
-            # are expected then.
-            if not is_expected:
-                traceback.print_exception(error)
-            return Is.END, None
-        place = f"in worker {self._number} (pid {os.getpid()} on node {_node()})"
-        return Is.ERROR, dump_error(error, place)
-
-
-def _node() -> str:
-    return str(import_ray().util.get_node_ip_address())
+        place = f"in worker {self._number} (pid {self._place.pid} on node {self._place.node})"
+        failure = dump_failure(error, place, self._is_let_go)
+        return (Is.END, None) if failure is None else (Is.ERROR, failure)
 
 
 # Actors between two passes: with ``persistent_workers=True`` they are kept, and what they have imported.

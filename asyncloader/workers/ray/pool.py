@@ -298,16 +298,15 @@ class RayWorker(AnyWorker):
     def _wake(self) -> None:
         self._bell.ring()
 
-    def _clear(self) -> None:
+    def _close_sources(self) -> None:
+        self._bell.close()
         self._calls.clear()
         self._in_hand.clear()
         self._ends = ()
         self._actor = None
 
-    def _close_sources(self) -> None:
+    def _close_copies(self) -> None:
         self._bell.close()
-
-    _close_copies = _close_sources
 
 
 # For a worker to complete the batch that it is making, so that its actor can be kept: as long as closing may
