@@ -554,7 +554,8 @@ class Producer(Generic[T]):
         if self._thread.is_alive():
             warnings.warn(
                 f"{self._thread.name} is still at work {waited_s:g} s after the loader was closed, such as "
-                f"in a function of the dataset; it ends when that returns. It is at\n{self._describe_stack()}",
+                "in a function of the dataset; it ends when that returns. It is at\n"
+                f"{self._describe_stack()}",
                 RuntimeWarning,
                 stacklevel=2,
             )
