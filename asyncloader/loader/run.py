@@ -398,10 +398,8 @@ def stream_in_thread(
     def generate() -> Collated:
         stopwatch.move_here()
         with closing(read_lanes(job, engine, stopwatch)) as items:
-            for item in items:
-                if notes.add(item[1]):
-                    yield item
-                del item  # not held while the next one is made
+            # Not by a loop: its variable would keep a delivered batch until there is room for the next one.
+            yield from filter(lambda made: notes.add(made[1]), items)
 
     producer = Producer(
         generate,
