@@ -227,19 +227,13 @@ def save_state(cursor: Cursor, dataset: Mapping[str, Any], world: World) -> dict
     names = sorted({name for entries in noted.values() for name in entries})
     rows = [[lane, row.batches, int(row.done), *map(noted[lane].get, names)] for lane, row in lanes]
     more = [world.replicas, 1] if cursor.is_stopped else [world.replicas] if world.replicas > 1 else []
-    entry = [cursor.epoch, [list(name) for name in names], rows, *more]
-    return _written(dataset, world.size, cursor.epoch, {world.rank: entry})
-
-
-def _written(
-    dataset: Mapping[str, Any], world_size: int, epoch: int, ranks: Mapping[int, Any]
-) -> dict[str, Any]:
+    entry = [cursor.epoch, [list(name) for name in names], deepcopy(rows), *more]
     return {
         "version": _VERSION,
         "dataset": json.dumps(dataset),
-        "world_size": world_size,
-        "epoch": epoch,
-        "ranks": {str(rank): deepcopy(ranks[rank]) for rank in sorted(ranks)},
+        "world_size": world.size,
+        "epoch": cursor.epoch,
+        "ranks": {str(world.rank): entry},
     }
 
 
@@ -310,8 +304,15 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             "what was delivered there would be repeated"
         )
     epoch = merged.joined(parts).epoch
-    ranks = {int(rank): entry for state in given for rank, entry in state["ranks"].items()}
-    return _written(first.dataset, first.world_size, epoch, ranks)
+    entries = {int(rank): entry for state in given for rank, entry in state["ranks"].items()}
+    ranks = {str(rank): deepcopy(entries[rank]) for rank in sorted(entries)}
+    return {
+        "version": _VERSION,
+        "dataset": json.dumps(first.dataset),
+        "world_size": first.world_size,
+        "epoch": epoch,
+        "ranks": ranks,
+    }
 
 
 def _check_again(
