@@ -190,7 +190,8 @@ class _NotingIterator:
 
     def __aiter__(self) -> AsyncIterator[Any]:
         dataset, keeps = self._dataset, self._keeps_default
-        items: Any = reopen(dataset, self._start, partial(aiter, dataset), ended=False, keeps_default=keeps)
+        opening = partial(aiter, dataset)
+        items: AsyncIterator[Any] = reopen(dataset, self._start, opening, ended=False, keeps_default=keeps)
         if is_stateful(dataset) or is_stateful(items):
             return self._note(items)
         return items
