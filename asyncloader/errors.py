@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dis import opmap
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 __all__ = [
     "Error",
@@ -292,20 +292,15 @@ def users_level() -> int:
     return _users_frame()[0] + 1
 
 
-class Line(NamedTuple):
-    """A line of code, as ``warnings.warn_explicit`` takes it."""
-
-    filename: str
-    lineno: int
-    module: str
-    registry: dict[Any, Any]
+Line: TypeAlias = tuple[str, int, str, dict[Any, Any]]
+"""A line of code, as ``warnings.warn_explicit`` takes it: file, number, module, and its warnings so far."""
 
 
 def users_line() -> Line:
     """The line that called the library, for a warning that comes later, maybe on another thread."""
     _, frame = _users_frame()
     registry = frame.f_globals.setdefault("__warningregistry__", {})
-    return Line(frame.f_code.co_filename, frame.f_lineno, str(frame.f_globals.get("__name__")), registry)
+    return frame.f_code.co_filename, frame.f_lineno, str(frame.f_globals.get("__name__")), registry
 
 
 def _users_frame() -> tuple[int, FrameType]:

@@ -520,7 +520,11 @@ class Producer(Generic[T]):
         self._join()
         self._closed = True
 
-    def describe_stack(self) -> str:
+    def describe_wait(self) -> str:
+        """Where the thread is that makes the next item."""
+        return f"the thread that makes them is at\n{self._describe_stack()}"
+
+    def _describe_stack(self) -> str:
         """The stack of the thread, or of one that calls the user's functions for it; the latest call last."""
         frames = sys._current_frames()
         callers = [each for each in threading.enumerate() if getattr(each, "serves", None) is self._thread]
@@ -550,7 +554,8 @@ class Producer(Generic[T]):
         if self._thread.is_alive():
             warnings.warn(
                 f"{self._thread.name} is still at work {waited_s:g} s after the loader was closed, such as "
-                f"in a function of the dataset; it ends when that returns. It is at\n{self.describe_stack()}",
+                "in a function of the dataset; it ends when that returns. It is at\n"
+                f"{self._describe_stack()}",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import os
-import sys
 import threading
 import warnings
 import weakref
@@ -337,7 +336,7 @@ def policy_of(options: StreamOptions) -> Policy | None:
         return None
     if options.uneven is not None:
         return cast("Policy", options.uneven)
-    group = process_group(sys.modules)
+    group = process_group()
     return "stop" if group is not None and group[1] == options.world.processes else None
 
 
@@ -360,7 +359,7 @@ def keep_in_step(
     Raises:
         RuntimeError: Ranks should be kept in step and there is no process group over which to agree.
     """
-    policy, group = policy_of(options), process_group(sys.modules)
+    policy, group = policy_of(options), process_group()
     if policy is None:
         return source
     if group is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -192,8 +191,7 @@ def world_of(loader: DataLoader[Any]) -> World:
         ValueError: The options contradict each other, or as ``resolve_world`` and ``mesh_world``.
     """
     if loader.mesh is None:
-        group = lambda: process_group(sys.modules)  # noqa: E731  # called only where nothing was given
-        return resolve_world(loader.rank, loader.world_size, group, os.environ)
+        return resolve_world(loader.rank, loader.world_size, process_group, os.environ)
     beside = {"rank": loader.rank, "world_size": loader.world_size}
     given = [f"{name}={value!r}" for name, value in beside.items() if value is not None]
     if given:
@@ -232,7 +230,7 @@ def alike_in_replicas(loader: DataLoader[Any], generator: Any) -> Any:
 
 def check_world(loader: DataLoader[Any], mine: World) -> None:
     """Refuse to read for another rank than was known when the loader was made."""
-    group = process_group(sys.modules)
+    group = process_group()
     if loader.rank is not None or loader.mesh is not None or group is None:
         return
     if World(*group) != mine:

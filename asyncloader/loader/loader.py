@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import reprlib
-import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
@@ -449,7 +448,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
 
         It is False if there are several ranks, since accelerate writes the states of all ranks to one file.
         """
-        return resolve_world(None, None, lambda: process_group(sys.modules), {}).size == 1
+        return resolve_world(None, None, process_group, {}).size == 1
 
     @cached_property
     def _is_accelerate_prepared(self) -> bool:
@@ -466,7 +465,7 @@ class DataLoader(torch.utils.data.DataLoader[T]):
             return True
         if torch_reads(self.dataset):
             return False
-        world = resolve_world(None, None, lambda: process_group(sys.modules), {})
+        world = resolve_world(None, None, process_group, {})
         sampler = getattr(self.batch_sampler, "sampler", self.sampler)
         if world.size > 1 and not isinstance(sampler, torch.utils.data.DistributedSampler):
             raise RuntimeError(

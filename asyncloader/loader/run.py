@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Any, Generic, TypeVar
@@ -375,14 +375,14 @@ class BatchIterator(Generic[T]):
 
 def stream_in_thread(
     job: LanesJob, options: StreamOptions, notes: NoteSink, counters: Meter, stack: ExitStack
-) -> LanesInThread:
+) -> Producer[tuple[Any, Note]]:
     """Read the lanes on an engine and a thread of this process.
 
     Args:
         job: All lanes of the rank.
         options: Bound the batches that are made and not yet received, the one in the making included: their
             number, and their bytes, where one is always accepted.
-        notes: Takes in every note.
+        notes: Takes in every note, in that thread.
         counters: Count all requests to the network.
         stack: Closes what is started here.
     """
@@ -397,7 +397,9 @@ def stream_in_thread(
 
     def generate() -> Collated:
         stopwatch.move_here()
-        return read_lanes(job, engine, stopwatch)
+        with closing(read_lanes(job, engine, stopwatch)) as items:
+            # Not by a loop: its variable would keep a delivered batch until there is room for the next one.
+            yield from filter(lambda made: notes.add(made[1]), items)
 
     producer = Producer(
         generate,
@@ -409,35 +411,4 @@ def stream_in_thread(
     )
     stack.callback(producer.close)
     producer.start()
-    return LanesInThread(producer, notes)
-
-
-class LanesInThread:
-    """A ``Receiver`` of the batches of all lanes, which one thread makes in the order of their turns.
-
-    Args:
-        producer: The thread.
-        notes: Takes in every note.
-    """
-
-    def __init__(self, producer: Producer[tuple[Any, Note]], notes: NoteSink) -> None:
-        self._producer, self._notes = producer, notes
-        self.close = producer.close
-
-    def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
-        """The next batch; see ``Receiver``."""
-        while True:
-            batch, note = self._producer.receive(timeout_s)
-            if self._notes.add(note):
-                return batch, note
-
-    async def receive_async(self) -> tuple[Any, Note]:
-        """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
-        while True:
-            batch, note = await self._producer.receive_async()
-            if self._notes.add(note):
-                return batch, note
-
-    def describe_wait(self) -> str:
-        """Where the thread is that makes the batches."""
-        return f"the thread that makes them is at\n{self._producer.describe_stack()}"
+    return producer

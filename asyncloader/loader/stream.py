@@ -13,6 +13,7 @@ import torch.utils.data
 
 from ..device.stage import check_device, open_stage
 from ..errors import StoreError, drop_frames
+from ..flow.channel import Producer
 from ..observe.report import ProgressBar, Report, judge
 from ..observe.statistics import Statistics
 from ..pipeline.batching import Batching
@@ -20,7 +21,7 @@ from ..pipeline.components import counted_names, leaves_of
 from ..pipeline.dataset import AsyncIterableDataset, Dataset, from_iterable, stages_of
 from ..pipeline.shards import Shards
 from ..pipeline.skips import skipped_in
-from ..pipeline.stream import LanesJob
+from ..pipeline.stream import LanesJob, Note
 from ..plan.lanes import Cursor, check_ranks, choose_lanes, name_world_sizes, rank_lanes
 from ..plan.states import load_state, save_state, saved_dataset
 from ..plan.topology import share_memory
@@ -35,7 +36,7 @@ from .kind import StreamOptions, check_replicas, check_world, skips_of, world_of
 from .lengths import check_shares, dealt_as, if_empty_of, known_batches, known_samples
 from .options import check_attached, check_streaming
 from .passes import Passes, close_unbegun, meter_maker
-from .run import BatchIterator, LanesInThread, Run, stream_in_thread
+from .run import BatchIterator, Run, stream_in_thread
 from .workers import draw_base_seed, expected_modules, stream_in_workers
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class StreamKind:
             notes = NoteSink(job, counters)
             # Drawn also without workers, as torch does.
             seed = draw_base_seed(options.generator, again=cursor.batches > 0)
-            lanes: LanesInThread | Fleet
+            lanes: Producer[tuple[Any, Note]] | Fleet
             if options.num_workers and job.turns:
                 lanes = stream_in_workers(job, options, seed, notes, counters, stack, self._bench)
             else:

@@ -79,12 +79,8 @@ class Schedule:
         self._tree = _with_phases(_huffman(parts), words)
 
     def draws(self, first: int, count: int) -> NDArray[np.int64]:
-        """The components of ``count`` draws from draw ``first`` on: ``(count,)``."""
-        starts = range(first, first + count, _AT_ONCE)
-        return np.concatenate(
-            [np.zeros(0, np.int64)]
-            + [_drawn(self._tree, at, min(_AT_ONCE, first + count - at)) for at in starts]
-        )
+        """The components of ``count`` draws, at most 2 ** 15, from draw ``first`` on: ``(count,)``."""
+        return _drawn(self._tree, first, count)
 
     def counts(self, draws: int) -> list[int]:
         """How many of the first ``draws`` are of each component."""
@@ -267,7 +263,7 @@ def _with_phases(tree: _Tree, words: Iterator[int], short: int = 0, over: int = 
 
 
 def _drawn(tree: _Tree, first: int, count: int) -> NDArray[np.int64]:
-    """``Schedule.draws`` of a tree: ``count`` of its own draws, at most ``_AT_ONCE``."""
+    """``Schedule.draws`` of a tree, in its own draws."""
     if isinstance(tree, int) or not count:
         return np.full(count, tree if isinstance(tree, int) else 0)
     begin = tree.share * first + tree.phase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -281,13 +282,10 @@ def resolve_world(
     return World(*group, "torch.distributed") if group is not None else World.from_env(environ)
 
 
-def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Rank and world size of torch's process group, None unless one is initialised.
-
-    Args:
-        modules: ``sys.modules``. A module that was not imported is not initialised, and importing it is slow.
-    """
-    distributed = modules.get("torch.distributed")
+def process_group() -> tuple[int, int] | None:
+    """Rank and world size of torch's process group, None unless one is initialised."""
+    # What was not imported is not initialised, and importing it is slow.
+    distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()

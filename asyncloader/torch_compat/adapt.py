@@ -89,6 +89,9 @@ class Adapter:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
+    def __len__(self) -> int:
+        return len(self.dataset)
+
     def __repr__(self) -> str:
         return repr(self.dataset)
 
@@ -128,9 +131,6 @@ class AsyncFetched(Adapter):
     def __init__(self, dataset: Any) -> None:
         super().__init__(dataset)
         self.engine = _EngineHere()
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
         return self._fetch([index], whole=False)[0]
@@ -211,9 +211,6 @@ class AsyncIterated(Adapter, IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         return iterate_async(self.dataset, self.engine())
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
 
 class PlainIterated(Adapter, IterableDataset[Any]):
     """An iterable that is no ``IterableDataset`` and has no ``__getitem__``."""
@@ -231,9 +228,6 @@ class PlainIterated(Adapter, IterableDataset[Any]):
             )
         self._begun = True
         return iter(self.dataset)
-
-    def __len__(self) -> int:
-        return len(self.dataset)
 
 
 async def _awaited(get: Callable[[Any], Any], wanted: Any) -> Any:

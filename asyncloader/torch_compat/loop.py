@@ -62,11 +62,9 @@ def open_torch_iterator(
     if is_read:
         every = loader.snapshot_every_n_steps or sys.maxsize
         opening = _nothing if workers else told.indices.begin
-        keeps_default = keeps_default and not workers
-        shown["dataset"] = DatasetReader(
-            seen, loader.batch_size, every, parts, opening, workers, keeps_default
-        )
-        here = None if workers else shown["dataset"].whereabouts
+        whereabouts = Whereabouts(loader.batch_size, every, in_worker=workers > 0, several=workers > 1)
+        shown["dataset"] = DatasetReader(seen, whereabouts, parts, opening, keeps_default and not workers)
+        here = None if workers else whereabouts
     elif says_where and not workers:
         here = Whereabouts(None, 1, in_worker=False)
     shown["collate_fn"] = Collating(loader.collate_fn, tally.laps, loader.batch_sampler is not None, here)

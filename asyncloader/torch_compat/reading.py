@@ -30,17 +30,17 @@ class Whereabouts:
     """The state of a dataset, and how many batches were drawn since that was taken.
 
     Args:
-        batch_size: How many items an iterable dataset yields for a batch; None for a map-style one, and
-            without batches.
+        batch_size: How many items the loop draws for a batch of an iterable dataset; None for a map-style
+            one, and for one item, which is no batch.
         every: After how many batches the state is taken again.
-        in_worker: Whether it is in a worker, where the state is taken as soon as a batch is made.
+        in_worker: Whether it is read in a worker, where the state is taken as soon as a batch is made.
         several: Whether there are several workers, so that the dataset should ask for its part.
     """
 
     def __init__(self, batch_size: int | None, every: int, in_worker: bool, several: bool = False) -> None:
-        self._batch_size = batch_size
+        self.batch_size = batch_size
         self.every = every
-        self._asks = in_worker
+        self.in_worker = in_worker
         self._looks = several
         self.since = 0
         self._ended = False
@@ -61,7 +61,7 @@ class Whereabouts:
         """
         self._owner, self._iterator = owner, iterator
         self.since, self._is_first = since, True
-        self.can_begin = not self._asks and (is_stateful(owner) or is_stateful(iterator))
+        self.can_begin = not self.in_worker and (is_stateful(owner) or is_stateful(iterator))
         self.can_say = self.can_begin and not isinstance(iterator, _Unnoted)
 
     @property
@@ -72,7 +72,7 @@ class Whereabouts:
     def begin_batch(self, samples: Any) -> None:
         """Count a batch that was drawn, even if collating it fails."""
         self.since += 1
-        self._ended = self._batch_size is not None and len(samples) < self._batch_size
+        self._ended = self.batch_size is not None and len(samples) < self.batch_size
 
     def tag(self, batch: Any) -> TaggedBatch:
         """The batch with the dataset's state, if that was taken."""
@@ -83,10 +83,10 @@ class Whereabouts:
             said = self._iterator.latest
             if said is not None:
                 self.since = 0
-        elif self._asks and (self.since >= self.every or self._is_first):
+        elif self.in_worker and (self.since >= self.every or self._is_first):
             said = self.ask()
         self._is_first = False
-        worker = worker_number() if self._asks else 0
+        worker = worker_number() if self.in_worker else 0
         return TaggedBatch(batch, worker, said, self.since, self._ended, unsplit)
 
     def ask(self) -> Said | None:
@@ -116,38 +116,33 @@ class DatasetReader(Adapter, IterableDataset[Any]):
 
     Args:
         dataset: An iterable dataset, or an adapter that makes it one.
-        batch_size: How many items the loop draws for a batch; None for one, which is no batch.
-        every: After how many batches the dataset is asked for its state again.
+        whereabouts: Of the dataset.
         parts: Where the next iteration continues, in each worker.
         opening: Called before the dataset is iterated.
-        num_workers: How many workers the loader has; without any it is iterated here.
         keeps_default: Whether the dataset's ``load_state_dict`` must not change torch's default generator.
     """
 
     def __init__(
         self,
         dataset: Any,
-        batch_size: int | None,
-        every: int,
+        whereabouts: Whereabouts,
         parts: Sequence[SavedPart],
         opening: Callable[[], None],
-        num_workers: int,
         keeps_default: bool,
     ) -> None:
         super().__init__(dataset)
-        self._in_worker = num_workers > 0
+        self._whereabouts = whereabouts
         self._parts = parts
-        self._items_each = batch_size or 1
-        self.whereabouts = Whereabouts(batch_size, every, self._in_worker, num_workers > 1)
         self._opening = opening
         self._keeps_default = keeps_default
 
     def __iter__(self) -> Iterator[Any]:
         global _of_worker
-        if self._in_worker:
-            _of_worker = self.whereabouts
+        in_worker = self._whereabouts.in_worker
+        if in_worker:
+            _of_worker = self._whereabouts
         self._opening()
-        worker = worker_number() if self._in_worker else 0
+        worker = worker_number() if in_worker else 0
         part = self._parts[worker] if worker < len(self._parts) else SavedPart()
         self._parts = ()
         if part.finished:
@@ -157,22 +152,18 @@ class DatasetReader(Adapter, IterableDataset[Any]):
         return self._open(part)
 
     def _open(self, part: SavedPart) -> Iterator[Any]:
-        dataset = self.dataset
+        dataset, keeps, whereabouts = self.dataset, self._keeps_default, self._whereabouts
         owner = dataset.dataset if isinstance(dataset, Adapter) else dataset
+        items_each = whereabouts.batch_size or 1
+        ended = part.ended and not part.batches
         items: Any
-        if part.ended and part.state is not None and not part.batches:
-            tell_part("owner", owner, part.state)
-            items = iter(())
-        elif isinstance(dataset, AsyncIterated):
+        if isinstance(dataset, AsyncIterated) and not ended:
             # Restored on its own loop, where it is iterated.
-            every = self.whereabouts.every
-            items = _Unnoted(dataset, part.state, self._items_each, every, self._keeps_default)
+            items = _Unnoted(dataset, part.state, items_each, whereabouts.every, keeps)
         else:
-            items = reopen(
-                owner, part.state, partial(iter, dataset), ended=False, keeps_default=self._keeps_default
-            )
-        pass_over(items, part.batches * self._items_each)
-        self.whereabouts.begin(owner, items, part.batches)
+            items = reopen(owner, part.state, partial(iter, dataset), ended=ended, keeps_default=keeps)
+        pass_over(items, part.batches * items_each)
+        whereabouts.begin(owner, items, part.batches)
         return cast("Iterator[Any]", items)
 
 
@@ -198,13 +189,10 @@ class _NotingIterator:
         self._keeps_default = keeps_default
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        if self._start is not None:
-            with default_kept(self._keeps_default):
-                tell_part("owner", self._dataset, self._start)
-        items: AsyncIterator[Any] = aiter(self._dataset)
-        if self._start is not None:
-            tell_part("iterator", items, self._start)
-        if is_stateful(self._dataset) or is_stateful(items):
+        dataset, keeps = self._dataset, self._keeps_default
+        opening = partial(aiter, dataset)
+        items: AsyncIterator[Any] = reopen(dataset, self._start, opening, ended=False, keeps_default=keeps)
+        if is_stateful(dataset) or is_stateful(items):
             return self._note(items)
         return items
 

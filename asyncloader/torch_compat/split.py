@@ -7,7 +7,6 @@ shown and can be filtered: so a flag is sent with the first batch of worker 0.
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -47,7 +46,7 @@ class Split(IterableDataset[Any]):
             # A loader that does not split ignores an inconsistent environment; here it is an error.
             if reader is not None and reader.origin != "alone":
                 return reader.rank, reader.size
-        world = resolve_world(*self._given, lambda: process_group(sys.modules), os.environ)
+        world = resolve_world(*self._given, process_group, os.environ)
         return world.rank, world.size
 
 

@@ -48,10 +48,7 @@ class WorkerTimer:
 
     Attributes:
         stopwatch: Likewise.
-        pins: Whether ``pin`` is called.
     """
-
-    pins = False
 
     def __init__(self, stage: str, stopwatch: Stopwatch) -> None:
         self._stage = stage
@@ -74,10 +71,6 @@ class WorkerTimer:
     def collate(self) -> None:
         """The dataset has returned what becomes a batch."""
         self.stopwatch.enter(COLLATE)
-
-    def pin(self) -> None:
-        """A batch is copied to page-locked memory."""
-        self.stopwatch.enter(PINNING)
 
     def made(self, batch: Any, samples: int) -> None:
         """There is a batch, of so many samples."""
@@ -118,7 +111,7 @@ class Collating:
     def __init__(
         self,
         collate_fn: Callable[[Any], Any],
-        timer: WorkerTimer | None,
+        timer: InlineTimer | None,
         is_batch: bool,
         whereabouts: Whereabouts | None,
     ) -> None:
@@ -143,8 +136,8 @@ class Collating:
         timer.made(batch, count)
         if whereabouts is not None:
             batch = whereabouts.tag(batch)
-        if timer.pins:
-            timer.pin()
+        if self._timer is not None and self._timer.pins:
+            self._timer.pin()
         return batch
 
 
@@ -189,6 +182,7 @@ class InlineTimer(WorkerTimer):
         pins: Whether batches are pinned.
 
     Attributes:
+        pins: Likewise: whether ``pin`` is to be called.
         skips: How many waits come before the next one to measure.
     """
 
@@ -235,6 +229,7 @@ class InlineTimer(WorkerTimer):
     # --- what few of them pay for ---
 
     def pin(self) -> None:
+        """A batch is copied to page-locked memory."""
         now_s = perf_counter()
         self._collated_s += now_s - self._collating_s
         self._pinning_s = now_s

@@ -275,8 +275,6 @@ class LinkContext(BaseContext):
         self._processes: dict[int, tuple[Tasks, BaseProcess]] = {}
         #: Descriptors that were found ready and not yet looked at.
         self._ready = deque[int]()
-        #: Those of links that want to send, too.
-        self._behind: set[int] = set()
         self._lock = threading.Lock()
         self._is_wanted_awake = self._is_receiving = self._is_closed = False
         self._woken = Bell()
@@ -303,7 +301,6 @@ class LinkContext(BaseContext):
         tasks = Tasks(len(self._tasks), Link(ours, self._spare), far, self.sends_by_value)
         self._tasks.append(tasks)
         self._open[tasks.link.fileno()] = tasks
-        self._poll.register(tasks.link, select.POLLIN)
         return tasks
 
     def Event(self) -> Any:
@@ -366,10 +363,8 @@ class LinkContext(BaseContext):
 
     def _look(self, deadline: float | None) -> bool:
         """Wait until something is ready."""
-        behind = {descriptor for descriptor, tasks in self._open.items() if tasks.link.is_behind}
-        for descriptor in behind ^ self._behind:
-            self._poll.modify(descriptor, select.POLLIN | (select.POLLOUT if descriptor in behind else 0))
-        self._behind = behind
+        for descriptor, tasks in self._open.items():
+            self._poll.register(descriptor, select.POLLIN | (select.POLLOUT if tasks.link.is_behind else 0))
         self.is_waiting = True
         found = self._poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000)
         self.is_waiting = False
@@ -393,7 +388,6 @@ class LinkContext(BaseContext):
             return None
         except EndOfChannel:  # the process's end says what it means
             self._poll.unregister(descriptor)
-            self._behind.discard(descriptor)
             del self._open[descriptor]
             return None
         if tasks.link.holds_message:
