@@ -30,11 +30,8 @@ class ServedObjects:
         self._changed: dict[str, Object] = {}
         self._etags: dict[str, tuple[bytes, str]] = {}
         self._opened_s = time.time()
-
-    def warm(self) -> None:
-        """Compute the ETags of fixed contents, so that no request waits for a hash."""
-        if isinstance(self._source, dict):
-            for key, content in self._source.items():
+        if isinstance(source, dict):  # so that no request waits for a hash
+            for key, content in source.items():
                 if isinstance(content, bytes):
                     self._etag(key, content)
 
