@@ -155,6 +155,7 @@ class Log:
     """
 
     def __init__(self) -> None:
+        self._opened_s = time.monotonic()
         self.entries: list[LoggedRequest] = []
         self.idle = threading.Condition()
         self.concurrent = self.max_concurrent = 0
@@ -166,13 +167,13 @@ class Log:
         self.open_connections += 1
         return self.connections - 1
 
-    def begin(self, request: Request, connection: int, time_s: float) -> LoggedRequest:
+    def begin(self, request: Request, connection: int) -> LoggedRequest:
         """A request arrived."""
         entry = LoggedRequest(
             request.method,
             "/" + request.key,
             request.range,
-            time_s,
+            time.monotonic() - self._opened_s,
             connection,
             query=request.query,
             headers=request.headers,

@@ -11,7 +11,6 @@ import random
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -120,14 +119,12 @@ class Connection:
         scenario: Decides what is sent.
         log: Records what was sent.
         rate_bytes_s: The most bytes per second on this connection, over all its responses.
-        now_s: Seconds since the server opened.
     """
 
     sock: socket.socket
     scenario: Scenario
     log: Log
     rate_bytes_s: float | None
-    now_s: Callable[[], float]
 
     def __post_init__(self) -> None:
         self._received = bytearray()
@@ -171,7 +168,7 @@ class Connection:
                 body=(messages.Send(memoryview(text)),),
             )
             request = messages.Request("?", "", {}, keep_alive=False)
-        entry = self.log.begin(request, number, self.now_s())
+        entry = self.log.begin(request, number)
         try:
             response, entry.faults = (refusal, ()) if refusal else self.scenario.decide(request)
             await self._send_response(request, response, entry)
@@ -318,7 +315,6 @@ class Server:
             # Before the thread runs: clients queue in the kernel, so the caller does not have to wait.
             self._listener.listen(_BACKLOG)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._opened_s = time.monotonic()
         self._loop = asyncio.SelectorEventLoop()
         self._accepting = self._loop.create_task(self._accept_all())
         # A daemon, so that a block that is never left does not prevent the interpreter from ending.
@@ -383,17 +379,15 @@ class Server:
 
     async def _accept_all(self) -> None:
         async with asyncio.TaskGroup() as group:
-            self._loop.call_later(self._opens_after_s, self._open, group)
+            if self._opens_after_s:
+                await asyncio.sleep(self._opens_after_s)
+                self._listener.listen(_BACKLOG)
+            self._loop.add_reader(self._listener, self._accept, group)
             try:
                 await self._loop.create_future()  # until it is cancelled
             finally:
                 # Before the group is left, which would refuse the task of a late connection.
                 self._loop.remove_reader(self._listener)
-
-    def _open(self, group: asyncio.TaskGroup) -> None:
-        if self._opens_after_s:
-            self._listener.listen(_BACKLOG)
-        self._loop.add_reader(self._listener, self._accept, group)
 
     def _accept(self, group: asyncio.TaskGroup) -> None:
         try:
@@ -402,13 +396,10 @@ class Server:
             # The client left while it was queued.
             return
         sock.setblocking(False)
-        connection = Connection(sock, self._scenario, self._log, self._rate_bytes_s, self._now_s)
+        connection = Connection(sock, self._scenario, self._log, self._rate_bytes_s)
         task = group.create_task(connection.run())
         # A task that is cancelled before its first step does not reach its own clean-up.
         task.add_done_callback(lambda _: sock.close())
-
-    def _now_s(self) -> float:
-        return time.monotonic() - self._opened_s
 
 
 @contextmanager
