@@ -49,9 +49,9 @@ def age_of(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def counted(count: int, noun: str, several: str | None = None) -> str:
-    """``1 shard``, ``2 shards``; ``several`` is an irregular plural."""
-    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+def counted(count: int, noun: str) -> str:
+    """``1 shard``, ``2 shards``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def seen(

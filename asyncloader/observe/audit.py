@@ -168,10 +168,6 @@ def runs_of(parts: Sequence[Indices]) -> list[int]:
 
 # --- what is audited ---
 
-# Identifies the file.
-_VERSION_KEY = "asyncloader_audit"
-_VERSION = 2
-
 
 @dataclass(frozen=True)
 class AuditedSource:
@@ -192,9 +188,8 @@ class AuditedSource:
     repetitions: int | None
 
 
-@dataclass(frozen=True)
-class Contents:
-    """A dataset as the audit knows it.
+class Contents(msgspec.Struct, frozen=True, tag_field="asyncloader_audit", tag=2):
+    """A dataset as the audit knows it. The tag identifies its file, and is the version.
 
     Attributes:
         described: What states say of it.
@@ -207,7 +202,7 @@ class Contents:
 
 def write_contents(path: str, contents: Contents) -> None:
     """Write the file, whole or not at all; raises OSError."""
-    write_whole(path, msgspec.json.encode({_VERSION_KEY: _VERSION, **vars(contents)}))
+    write_whole(path, msgspec.json.encode(contents))
 
 
 def read_contents(path: str) -> Contents:
@@ -220,14 +215,11 @@ def read_contents(path: str) -> Contents:
     with open(path, "rb") as file:
         content = file.read()
     try:
-        written = msgspec.json.decode(content, type=dict[str, Any])
-        if written.get(_VERSION_KEY) == _VERSION:
-            return msgspec.convert(written, Contents)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    raise ValueError(
-        f"expected a file that DataLoader(audit=...) has written, of version {_VERSION}, but found {path}"
-    )
+        return msgspec.json.decode(content, type=Contents)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"expected a file that DataLoader(audit=...) has written, of version 2, but found {path}: {error}"
+        ) from None
 
 
 # --- recording ---

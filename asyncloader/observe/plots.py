@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..quantity import amount, bytes_text, percent, seconds_text, ticks
 from . import stopwatch as at
@@ -58,39 +58,25 @@ _STAGE = "stage/"
 _SIZE = 1000
 
 
-class Shape(NamedTuple):
-    """Something in a drawing.
-
-    Attributes:
-        tag: Of SVG.
-        attributes: Its own.
-        title: Shown under the pointer.
-    """
-
-    tag: str
-    attributes: Mapping[str, str]
-    title: str = ""
-
-
 @dataclass(frozen=True)
 class Frame:
-    """Shapes between their axes.
+    """Paths between their axes.
 
     Attributes:
-        shapes: The lowest first.
+        paths: The attributes of each, in SVG; the lowest first.
         label: What it shows, for screen readers.
         steps: Of the upright axis, up to the top.
         y_text: Formats a number beside that axis.
         x_ticks: Parts of the width, from 0 to 1, with the text below them.
-        flags: Names over it, with their places in percent and their rows.
+        flags: Names of upright lines over it, with their parts of the width, each in a row of its own.
     """
 
-    shapes: Iterable[Shape]
+    paths: Iterable[Mapping[str, str]]
     label: str
     steps: Sequence[float]
     y_text: Callable[[float], str]
     x_ticks: Sequence[tuple[float, str]]
-    flags: Sequence[tuple[str, float, int]] = ()
+    flags: Sequence[tuple[str, float]] = ()
 
 
 @dataclass(frozen=True)
@@ -228,7 +214,7 @@ def _throughput(over: OverTime) -> Plot:
         ("from", "samples/s", "bytes/s"),
         zip(over.times(), map(amount, rates), map(bytes_text, sizes), strict=True),
         is_wide=True,
-        frame=_curve(STORE, rates, over, "Samples per second over time", amount),
+        frame=_curve(STORE, rates, "Samples per second over time", amount, over.x_ticks),
     )
 
 
@@ -240,10 +226,10 @@ def _waits(over: OverTime, own: dict[str, int]) -> Plot:
     note = (
         f"It waited {percent(waited / over.elapsed_s)} of the time. Colours: what the loader did meanwhile."
     )
-    shapes, floor = [], [0.0] * over.count
+    paths, floor = [], [0.0] * over.count
     for stage in named:
         ceiling = [below + height for below, height in zip(floor, shares[stage], strict=True)]
-        shapes.append(Shape("path", {"class": f"f-{colour_of(stage, own)}", "d": _band(floor, ceiling, 1.0)}))
+        paths.append({"class": f"f-{colour_of(stage, own)}", "d": _band(floor, ceiling, 1.0)})
         floor = ceiling
     label = "Share of time that the training loop waited, by stage, over time"
     return Plot(
@@ -254,7 +240,7 @@ def _waits(over: OverTime, own: dict[str, int]) -> Plot:
         zip(over.times(), *([percent(share) for share in shares[stage]] for stage in named), strict=True),
         is_wide=True,
         keys={name_of(stage): colour_of(stage, own) for stage in named if max(shares[stage]) > 0},
-        frame=Frame(shapes, label, ticks(1.0), _whole_percent, over.x_ticks),
+        frame=Frame(paths, label, ticks(1.0), _whole_percent, over.x_ticks),
     )
 
 
@@ -288,7 +274,7 @@ def _flight(over: OverTime) -> Plot | None:
     note = f"Requested and not yet received, on average. In all, {bytes_text(total)} came, at {rate}/s."
     heads = ("from", "in flight", "received/s")
     rows = zip(over.times(), map(bytes_text, held), map(bytes_text, came), strict=True)
-    frame = _curve(at.COLLATE, held, over, "Bytes in flight over time", bytes_text)
+    frame = _curve(at.COLLATE, held, "Bytes in flight over time", bytes_text, over.x_ticks)
     return Plot("flight", "Bytes in flight", note, heads, rows, frame=frame)
 
 
@@ -304,7 +290,7 @@ def _padding(over: OverTime) -> Plot | None:
         shares.append(last)
     note = f"{percent(1 - sum(real) / sum(cells))} of the cells in padded fields are padding."
     rows = zip(over.times(), map(percent, shares), map(amount, cells), strict=True)
-    frame = _curve("own-2", shares, over, "Share of padding over time", _whole_percent)
+    frame = _curve("own-2", shares, "Share of padding over time", _whole_percent, over.x_ticks)
     return Plot("padding", "Padding", note, ("from", "padding", "cells"), rows, frame=frame)
 
 
@@ -359,38 +345,16 @@ def _latency(latency: Mapping[str, Any]) -> Plot | None:
     first, last = min(counts) - 2, max(counts) + 3
     heights = [float(counts.get(number, 0)) for number in range(first, last)]
     edges = [seconds_text(10 ** (number / per_decade)) for number in range(first, last + 1)]
-    steps = ticks(ticks(max(heights) * 1.25)[-1])  # with room for the names of the rules
+    rows = [(*edges[place : place + 2], f"{height:,.0f}") for place, height in enumerate(heights) if height]
     marks = {f"p{part}": latency[f"p{part}_s"] for part in (50, 95, 99)}
-    places = {
-        name: (math.log10(seconds) * per_decade - first) / (last - first) for name, seconds in marks.items()
-    }
-    wide, shapes, rows = _SIZE / len(heights), list[Shape](), list[tuple[str, str, str]]()
-    for place, height in enumerate(heights):
-        if height:
-            tall = _SIZE * height / steps[-1]
-            box = {"x": place * wide + wide * 0.06, "y": _SIZE - tall, "width": wide * 0.88, "height": tall}
-            look = {"class": f"f-{STORE}", **{name: f"{value:.1f}" for name, value in box.items()}}
-            rows.append((edges[place], edges[place + 1], f"{height:,.0f}"))
-            shapes.append(Shape("rect", look, "{} to {}: {}".format(*rows[-1])))
-    for part in places.values():
-        x = f"{part * _SIZE:.1f}"
-        shapes.append(Shape("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": f"{_SIZE}"}))
+    flags = [
+        (name, (math.log10(seconds) * per_decade - first) / (last - first)) for name, seconds in marks.items()
+    ]
     texts = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in marks.items())
-    return Plot(
-        "latency",
-        "Latency of the store",
-        f"Time from a request to its first byte, of {amount(latency['count'])} parts: {texts}.",
-        ("from", "to", "parts"),
-        rows,
-        frame=Frame(
-            shapes,
-            "Number of answers by their latency",
-            steps,
-            amount,
-            _decades(first, last, per_decade),
-            [(name, part * 100, row) for row, (name, part) in enumerate(places.items())],
-        ),
-    )
+    note = f"Time from a request to its first byte, of {amount(latency['count'])} parts: {texts}."
+    x_ticks = _decades(first, last, per_decade)
+    frame = _curve(STORE, heights, "Number of answers by their latency", amount, x_ticks, flags)
+    return Plot("latency", "Latency of the store", note, ("from", "to", "parts"), rows, frame=frame)
 
 
 def _decades(first: int, last: int, per_decade: int) -> list[tuple[float, str]]:
@@ -440,17 +404,22 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
 
 
 def _curve(
-    colour: str, heights: list[float], over: OverTime, label: str, y_text: Callable[[float], str]
+    colour: str,
+    heights: list[float],
+    label: str,
+    y_text: Callable[[float], str],
+    x_ticks: Sequence[tuple[float, str]],
+    flags: Sequence[tuple[str, float]] = (),
 ) -> Frame:
-    """An area under a line through the middles of bins."""
-    steps = ticks(ticks(max(heights, default=0.0))[-1])
+    """An area under a line through the middles of bins, with room above it for the names of flags."""
+    steps = ticks(ticks(max(heights, default=0.0) * (1.25 if flags else 1.0))[-1])
     band = _band([0.0] * len(heights), heights, steps[-1])
     line = f"M{' L'.join(_points(heights, steps[-1]))}"
-    shapes = [
-        Shape("path", {"class": f"f-{colour}", "opacity": ".18", "d": band}),
-        Shape("path", {"class": f"line l-{colour}", "d": line}),
+    paths = [
+        {"class": f"f-{colour}", "opacity": ".18", "d": band},
+        {"class": f"line l-{colour}", "d": line},
     ]
-    return Frame(shapes, label, steps, y_text, over.x_ticks)
+    return Frame(paths, label, steps, y_text, x_ticks, flags)
 
 
 def _points(heights: Sequence[float], top: float) -> list[str]:

@@ -185,7 +185,19 @@ class Stopwatch:
 
     def timed(self, stage: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
         """The same items; waits for them are time at ``stage``, except for stages that ``items`` enters."""
-        return _TimedItems(self.enter, stage, items)
+        enter, next_item = self.enter, items.__next__
+        try:
+            while True:
+                former = enter(stage)
+                try:
+                    held = [next_item()]
+                except StopIteration:
+                    return
+                finally:
+                    enter(former)
+                yield held.pop()  # no item is kept alive meanwhile
+        finally:
+            items.close()
 
     def helper(self) -> Stopwatch:
         """One for a thread that decodes ahead for this one: waits for it count as the stages it is at."""
@@ -307,32 +319,6 @@ class Stopwatch:
             waited_s = seconds.pop(DECODE, 0.0)
             for stage, spent_s in theirs.items():
                 seconds[stage] += waited_s * spent_s / total_s
-
-
-class _TimedItems(Generator[T, None, None]):
-    """A generator: waits for its items are at a stage. It keeps no item alive, and adds no frame."""
-
-    __slots__ = ("_enter", "_items", "_next", "_stage")
-
-    def __init__(self, enter: Callable[[str], str], stage: str, items: Generator[T, None, None]) -> None:
-        self._enter, self._stage, self._items = enter, stage, items
-        self._next = items.__next__
-
-    def __next__(self) -> T:
-        former = self._enter(self._stage)
-        try:
-            return self._next()
-        finally:
-            self._enter(former)
-
-    def send(self, value: None) -> T:
-        return next(self)
-
-    def throw(self, *error: Any) -> T:
-        return self._items.throw(*error)
-
-    def close(self) -> None:
-        self._items.close()
 
 
 def _add(calls: dict[str, tuple[float, float, float]], stage: str, more: tuple[float, float, float]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -224,50 +224,3 @@ def _cells_of(batch: Any) -> tuple[int, int]:
             real += int(lengths.sum())
             cells += shape[0] * shape[1]
     return real, cells
-
-
-class Flying:
-    """A part of a shard that was requested.
-
-    Args:
-        recorder: Of the process; None where the pass is not traced.
-        asked: The shard, redacted; the offset; how many bytes.
-    """
-
-    def __init__(self, recorder: Recorder | None, asked: tuple[str, int, int]) -> None:
-        self._recorder, self._asked = recorder, asked
-        self._start_s = perf_counter()
-        self._answered_s: float | None = None
-
-    def answered(self) -> None:
-        """Its answer begins."""
-        if self._answered_s is None:  # a hedge may be answered as well
-            self._answered_s = perf_counter()
-
-    def ended(self, size_bytes: int, *, is_whole: bool) -> None:
-        """So many bytes of it came, and there will be no others."""
-        if self._recorder is not None:
-            times = self._start_s, self._answered_s, perf_counter()
-            self._recorder.record(Flight(*self._asked, size_bytes, *times, is_whole))
-
-
-class Traffic:
-    """What goes over the network, or to a disk; recorded where the pass is traced.
-
-    Args:
-        recorder: Of the process; None where the pass is not traced.
-        redact: Makes of a URL what may be shown.
-    """
-
-    def __init__(self, recorder: Recorder | None = None, redact: Callable[[str], str] = str) -> None:
-        self._recorder = recorder
-        self._redact = redact
-
-    def began(self, url: str, offset: int, asked_bytes: int) -> Flying:
-        """A part is requested."""
-        return Flying(self._recorder, (self._redact(url), offset, asked_bytes))
-
-    def mark(self, kind: str, url: str, **about: Any) -> None:
-        """Something happened to a request."""
-        if self._recorder is not None:
-            self._recorder.record(Incident(kind, perf_counter(), {"shard": self._redact(url), **about}))

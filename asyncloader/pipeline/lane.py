@@ -12,7 +12,7 @@ from ..flow.engine import Engine
 from ..observe.audit import LeavesOut
 from ..observe.statistics import NetworkCounts
 from ..observe.stopwatch import Stopwatch
-from ..observe.tracing import Traffic
+from ..observe.tracing import Recorder
 from ..plan.lanes import Deal
 from ..plan.topology import Topology
 from ..types import Position, entry_of
@@ -34,7 +34,7 @@ class Services:
         clients: Clients of stores and values of contexts, made by the first lane that needs them.
         shortfalls: Gets each ``take`` that had too few samples.
         empty_shards: Gets each shard of no bytes, which has no sample.
-        traffic: Observes requests to stores.
+        recorder: Records requests to stores; None where the pass is not traced.
     """
 
     engine: Engine
@@ -43,7 +43,7 @@ class Services:
     clients: dict[Any, Any] = field(default_factory=dict)
     shortfalls: list[Shortfall] = field(default_factory=list)
     empty_shards: list[str] = field(default_factory=list)
-    traffic: Traffic = field(default_factory=Traffic)
+    recorder: Recorder | None = None
 
 
 @dataclass(frozen=True, slots=True)

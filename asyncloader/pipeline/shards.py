@@ -167,7 +167,7 @@ def store_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStor
     """
     services, engine = lane.services, lane.services.engine
     if id(access) not in services.clients:
-        made = Stores(engine.resources, access, services.network, services.traffic)
+        made = Stores(engine.resources, access, services.network, services.recorder)
         is_cached = access.cache is not None
         cache = Cache(access, engine, services.network, lane.budget.budget, shares) if is_cached else None
         services.clients[id(access)] = made, cache
@@ -288,7 +288,7 @@ class Shards:
             (self._wanted(shard, cut, store) for _, shard, cut in cuts()),
             lane.budget.claim(),
             out,
-            lane.services.traffic,
+            lane.services.recorder,
         )
         # Rows are made with the GIL held, so a thread for them would only contend with the decoder.
         # Skipped samples are counted as they come, on one thread.

@@ -20,10 +20,9 @@ from ..flow.engine import Engine
 from ..observe.audit import LeavesOut, LeftSamples
 from ..observe.statistics import NetworkCounts
 from ..observe.stopwatch import BATCHING, COLLATE, Spent, Stopwatch
-from ..observe.tracing import Recorder, Traffic
+from ..observe.tracing import Recorder
 from ..plan.lanes import Cursor, Rotation, Row
 from ..plan.topology import Topology, World, share_with_operators
-from ..stores.urls import redact
 from ..types import Position
 from .batching import Batches, Batching, Single
 from .calls import UserCodeErrors
@@ -172,8 +171,8 @@ def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budg
     makers = sum(isinstance(op, Map | MapBatches) for op in job.stages.all_ops)
     read_bytes, made_bytes = share_with_operators(job.read_bytes, makers)
     budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
-    traffic = Traffic(stopwatch.recorder, redact)
-    services = Services(engine, made_bytes // (len(order) * max(makers, 1)), traffic=traffic)
+    recorder = stopwatch.recorder
+    services = Services(engine, made_bytes // (len(order) * max(makers, 1)), recorder=recorder)
     rank, size = job.world.rank, job.world.size
     lanes = []
     for number, row in job.turns:

@@ -52,6 +52,7 @@ class ShardPart:
     Attributes:
         reserved: How much of the budget it holds for bytes that were not passed on yet.
         received_to: Offset behind the last byte that has come.
+        answered_s: When the answer began, by ``time.perf_counter()``; None before.
         ranged: Whether its server supports ranges. Otherwise it sends everything from the first byte on.
         waiting: What has come before the bytes of earlier parts.
         has_ended: Whether all of it has come, or there was an error.
@@ -62,6 +63,7 @@ class ShardPart:
     stop: int
     reserved: int
     received_to: int = field(init=False)
+    answered_s: float | None = None
     ranged: bool = True
     waiting: list[Buffer | FileSpan] = field(default_factory=list)
     has_ended: bool = False

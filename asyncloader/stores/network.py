@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from yarl import URL
@@ -17,7 +17,7 @@ from yarl import URL
 from ..errors import StoreError
 from ..flow.engine import pause
 from ..observe.statistics import NetworkCounts
-from ..observe.tracing import Traffic
+from ..observe.tracing import Incident, Recorder
 from ..types import Buffer
 from .failures import ThrottledError, TransientError, check_same
 from .pacing import Attempts, Hedges, Notices, Pace, RetryBudget
@@ -45,7 +45,7 @@ class NetworkStore:
         policy: How long to wait, and how often to retry.
         budget: Shared by all stores of the process.
         counts: Counts each request.
-        traffic: Records each retry with its reason.
+        recorder: Records each retry with its reason; None where the pass is not traced.
         renew: Returns a newly signed URL in place of one that the server has refused.
 
     Attributes:
@@ -57,7 +57,7 @@ class NetworkStore:
     policy: NetworkPolicy
     budget: RetryBudget
     counts: NetworkCounts
-    traffic: Traffic = field(default_factory=Traffic)
+    recorder: Recorder | None = None
     renew: Renew | None = None
 
     def __post_init__(self) -> None:
@@ -222,8 +222,10 @@ class _Transfer:
         await self._request.aclose()
         wait_s = store._notices.pause_s(self._attempts, error, time.monotonic())
         store.counts.retries += 1
-        kind = "throttled" if isinstance(error, ThrottledError) else "retry"
-        store.traffic.mark(kind, error.shard or "", reason=error.args[0], status=error.status, wait_s=wait_s)
+        if store.recorder is not None:
+            kind = "throttled" if isinstance(error, ThrottledError) else "retry"
+            about = {"shard": error.shard or "", "reason": error.args[0], "status": error.status}
+            store.recorder.record(Incident(kind, time.perf_counter(), {**about, "wait_s": wait_s}))
         await pause(wait_s)
 
     def _leave(self) -> None:

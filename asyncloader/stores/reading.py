@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
@@ -21,7 +21,7 @@ from ..flow.channel import Channel, ChannelClosed, EndOfChannel, call_in_loop
 from ..flow.engine import EngineStopped, Scope
 from ..flow.process import keep_freed_pages
 from ..observe.stopwatch import STORE, Stopwatch
-from ..observe.tracing import Flying, Traffic
+from ..observe.tracing import Flight, Incident, Recorder
 from ..types import Answer, Buffer, Layout, Planning, Span
 from .failures import check_same
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
@@ -263,7 +263,7 @@ async def read_shards(
     shards: Iterable[Wanted],
     budget: Reservation,
     out: Channel[ShardChunks],
-    traffic: Traffic | None = None,
+    recorder: Recorder | None = None,
 ) -> None:
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
@@ -273,7 +273,7 @@ async def read_shards(
             read of it; iterated on the loop. The plans run on threads.
         budget: Bounds what is requested and not yet received.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
-        traffic: Records every part.
+        recorder: Records every part; None where the pass is not traced.
 
     Raises:
         StoreError: Also ends the channel of the shard it happened in.
@@ -281,7 +281,7 @@ async def read_shards(
     """
     keep_freed_pages()
     scope = Scope()
-    reader = _ShardReader(store, Lookahead(shards, budget), budget, scope, traffic or Traffic())
+    reader = _ShardReader(store, Lookahead(shards, budget), budget, scope, recorder)
     try:
         async with scope:
             await reader.run(out)
@@ -297,13 +297,18 @@ class _ShardReader:
     """
 
     def __init__(
-        self, store: Store, lookahead: Lookahead, budget: Reservation, scope: Scope, traffic: Traffic
+        self,
+        store: Store,
+        lookahead: Lookahead,
+        budget: Reservation,
+        scope: Scope,
+        recorder: Recorder | None,
     ) -> None:
         self._store = store
         self._lookahead = lookahead
         self._budget = budget
         self._scope = scope
-        self._traffic = traffic
+        self._recorder = recorder
         self._fetches: dict[ShardPart, Fetch] = {}
         self._chunks: dict[ShardRead, ShardChunks] = {}
         #: Ends once what the plan of a shard has asked for has come.
@@ -364,9 +369,8 @@ class _ShardReader:
             store = await self._store.of(shard.url) if isinstance(self._store, Stores) else self._store
             # Reads from disks are not hedged, nor those of a cache.
             hedges = store.hedges if isinstance(store, NetworkStore) else None
-            flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
-            began_s = monotonic()
-            opened = partial(self._opened, shard, part, flying, began_s)
+            offset, asked_bytes, began_s = part.start, part.stop - part.start, perf_counter()
+            opened = partial(self._opened, shard, part, began_s)
             fetch = Fetch(store, hedges, shard, part, opened, partial(self._pass_on, shard, part))
             self._fetches[part] = fetch
             is_whole = False
@@ -375,8 +379,12 @@ class _ShardReader:
                 is_whole = True
             finally:
                 del self._fetches[part]
-                flying.ended(part.received_to - part.start, is_whole=is_whole)
-            self._budget.received(origin_of(shard.url), part.received_to - part.start, monotonic() - began_s)
+                ended_s, size_bytes = perf_counter(), part.received_to - part.start
+                if self._recorder is not None:
+                    times = began_s, part.answered_s, ended_s
+                    flight = Flight(redact(shard.url), offset, asked_bytes, size_bytes, *times, is_whole)
+                    self._recorder.record(flight)
+            self._budget.received(origin_of(shard.url), size_bytes, ended_s - began_s)
         except ChannelClosed:
             raise
         except Exception as error:  # any error is passed to the consumer, after the bytes before it
@@ -385,11 +393,11 @@ class _ShardReader:
         self._advance(shard)
         self._changed.set()
 
-    def _opened(
-        self, shard: ShardRead, part: ShardPart, flying: Flying, began_s: float, body: Body, is_whole: bool
-    ) -> None:
-        flying.answered()
-        self._budget.answered(origin_of(shard.url), monotonic() - began_s)
+    def _opened(self, shard: ShardRead, part: ShardPart, began_s: float, body: Body, is_whole: bool) -> None:
+        now_s = perf_counter()
+        if part.answered_s is None:  # a hedge may be answered as well
+            part.answered_s = now_s
+        self._budget.answered(origin_of(shard.url), now_s - began_s)
         if shard.total is not None:
             return
         self._lookahead.opened(shard, part, body, is_whole)
@@ -417,8 +425,9 @@ class _ShardReader:
             late_s = fetch.late_s
             if late_s:
                 waits_s.append(late_s)
-            elif late_s is not None and fetch.hedge():
-                self._traffic.mark("hedge", shard.url, offset=shard.parts[0].received_to)
+            elif late_s is not None and fetch.hedge() and self._recorder is not None:
+                about = {"shard": redact(shard.url), "offset": shard.parts[0].received_to}
+                self._recorder.record(Incident("hedge", perf_counter(), about))
         return min(waits_s, default=None)
 
     # --- what the consumer gets ---

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 from ..observe.statistics import NetworkCounts
-from ..observe.tracing import Traffic
+from ..observe.tracing import Recorder
 from .local import LocalStore
 from .network import NetworkStore
 from .pacing import RetryBudget
@@ -121,13 +121,13 @@ class Stores:
         resources: The engine's; it closes what is opened here.
         access: How the stores are reached.
         counts: Counts each request.
-        traffic: Records each retry.
+        recorder: Records each retry; None where the pass is not traced.
     """
 
     resources: AsyncExitStack
     access: Access
     counts: NetworkCounts
-    traffic: Traffic = field(default_factory=Traffic)
+    recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
         self._budget = RetryBudget()
@@ -158,4 +158,4 @@ class Stores:
             opening = backend_of(scheme).open_store(scheme.name, place, options, access.network)
             self._clients[key] = await self.resources.enter_async_context(opening)
         client = self._clients[key]
-        return NetworkStore(client, access.network, self._budget, self.counts, self.traffic, access.renew)
+        return NetworkStore(client, access.network, self._budget, self.counts, self.recorder, access.renew)

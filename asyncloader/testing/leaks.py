@@ -21,7 +21,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
 from textwrap import shorten
@@ -35,41 +34,19 @@ _MAPPING = re.compile(r"\S+ \S+ \S+ \S+ (\d+) +(/memfd:.*|/dev/shm/.*)")
 _DELETED = " (deleted)"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    """A process for good: its pid alone may be reused.
-
-    Attributes:
-        pid: Its process id.
-        started: Its start time in clock ticks since boot.
-    """
-
-    pid: int
-    started: int
-
-    def describe(self) -> str:
-        """``child process PID (STATE): BEGINNING OF COMMAND``; a zombie has ended and was not waited for."""
-        folder = _PROC / str(self.pid)
-        # A zombie has no command line, but still a name.
-        command = _read(folder / "cmdline").replace("\0", " ").strip() or _read(folder / "comm").strip()
-        fields = _stat_fields(self.pid)
-        state = "zombie" if fields and fields[0] == "Z" else "running"
-        return f"child process {self.pid} ({state}): {shorten(command, 120, placeholder=' ...')}"
-
-
-def descendants(pid: int) -> set[ProcessId]:
+def descendants(pid: int) -> set[int]:
     """Children, their children and so on, as far as their parents are alive."""
-    found: set[ProcessId] = set()
+    found: set[int] = set()
     for task in _entries(_PROC / str(pid) / "task"):
         for child in _read(task / "children").split():
-            found |= {*_identify(int(child)), *descendants(int(child))}
+            found |= {int(child), *descendants(int(child))}
     return found
 
 
-def marked(variable: str) -> set[ProcessId]:
+def marked(variable: str) -> set[int]:
     """Processes of this user that were started with this environment variable, including orphans."""
     needle = f"{variable}=".encode()
-    found: set[ProcessId] = set()
+    found: set[int] = set()
     for entry in _entries(_PROC):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
@@ -78,7 +55,7 @@ def marked(variable: str) -> set[ProcessId]:
         except OSError:
             continue
         if needle in environ:
-            found |= set(_identify(int(entry.name)))
+            found.add(int(entry.name))
     return found
 
 
@@ -94,13 +71,13 @@ def open_files(process: str = "self") -> dict[int, str]:
     return found
 
 
-def named_memory(processes: Iterable[ProcessId]) -> set[str]:
+def named_memory(processes: Iterable[int]) -> set[str]:
     """Paths in /dev/shm that this process or one of ``processes`` has mapped or open.
 
     By process, since /dev/shm itself lists the names of every program on the machine.
     """
     found: set[str] = set()
-    for process in ("self", *(str(process.pid) for process in processes)):
+    for process in ("self", *map(str, processes)):
         mapped = {mapping.partition(" ")[2] for mapping in shared_mappings(process)}
         held = mapped | set(open_files(process).values())
         found |= {path for path in held if path.startswith("/dev/shm/") and not path.endswith(_DELETED)}
@@ -127,17 +104,6 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; the command before them may contain anything."""
-    return _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
-
-
-def _identify(pid: int) -> Iterator[ProcessId]:
-    fields = _stat_fields(pid)
-    if len(fields) > 19:
-        yield ProcessId(pid, int(fields[19]))
 
 
 _Task: TypeAlias = asyncio.Task[Any]
@@ -223,7 +189,7 @@ class LeakCheck:
         found = [
             *map(_describe_thread, set(threading.enumerate()) - set(self._threads)),
             *map(_describe_task, _running_tasks() - set(self._tasks)),
-            *(each.describe() for each in processes - self._processes if each.pid not in pids),
+            *map(_describe_process, processes - self._processes - pids),
             *self._new_files(descriptors),
             *self._new_memory(processes),
         ]
@@ -248,7 +214,7 @@ class LeakCheck:
             if _file_kind(target) in grown and self._files.get(fd) != target
         ]
 
-    def _new_memory(self, processes: Iterable[ProcessId]) -> list[str]:
+    def _new_memory(self, processes: Iterable[int]) -> list[str]:
         mappings = Counter(shared_mappings()) - self._mappings
         names = named_memory(processes) - self._names
         return [
@@ -271,6 +237,15 @@ def _running_tasks() -> set[_Task]:
         return asyncio.all_tasks() - {asyncio.current_task()}
     except RuntimeError:
         return set()
+
+
+def _describe_process(pid: int) -> str:
+    """``child process PID (STATE): BEGINNING OF COMMAND``; a zombie has ended and was not waited for."""
+    folder = _PROC / str(pid)
+    # A zombie has no command line, but still a name. Its state comes behind that, which may contain anything.
+    command = _read(folder / "cmdline").replace("\0", " ").strip() or _read(folder / "comm").strip()
+    state = "zombie" if _read(folder / "stat").rpartition(")")[2].startswith(" Z") else "running"
+    return f"child process {pid} ({state}): {shorten(command, 120, placeholder=' ...')}"
 
 
 def _describe_thread(thread: threading.Thread) -> str:

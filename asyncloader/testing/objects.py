@@ -30,11 +30,8 @@ class ServedObjects:
         self._changed: dict[str, Object] = {}
         self._etags: dict[str, tuple[bytes, str]] = {}
         self._opened_s = time.time()
-
-    def warm(self) -> None:
-        """Compute the ETags of fixed contents, so that no request waits for a hash."""
-        if isinstance(self._source, dict):
-            for key, content in self._source.items():
+        if isinstance(source, dict):  # so that no request waits for a hash
+            for key, content in source.items():
                 if isinstance(content, bytes):
                     self._etag(key, content)
 
@@ -158,6 +155,7 @@ class Log:
     """
 
     def __init__(self) -> None:
+        self._opened_s = time.monotonic()
         self.entries: list[LoggedRequest] = []
         self.idle = threading.Condition()
         self.concurrent = self.max_concurrent = 0
@@ -169,13 +167,13 @@ class Log:
         self.open_connections += 1
         return self.connections - 1
 
-    def begin(self, request: Request, connection: int, time_s: float) -> LoggedRequest:
+    def begin(self, request: Request, connection: int) -> LoggedRequest:
         """A request arrived."""
         entry = LoggedRequest(
             request.method,
             "/" + request.key,
             request.range,
-            time_s,
+            time.monotonic() - self._opened_s,
             connection,
             query=request.query,
             headers=request.headers,

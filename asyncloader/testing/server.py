@@ -11,10 +11,9 @@ import random
 import socket
 import struct
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
@@ -120,14 +119,12 @@ class Connection:
         scenario: Decides what is sent.
         log: Records what was sent.
         rate_bytes_s: The most bytes per second on this connection, over all its responses.
-        now_s: Seconds since the server opened.
     """
 
     sock: socket.socket
     scenario: Scenario
     log: Log
     rate_bytes_s: float | None
-    now_s: Callable[[], float]
 
     def __post_init__(self) -> None:
         self._received = bytearray()
@@ -171,7 +168,7 @@ class Connection:
                 body=(messages.Send(memoryview(text)),),
             )
             request = messages.Request("?", "", {}, keep_alive=False)
-        entry = self.log.begin(request, number, self.now_s())
+        entry = self.log.begin(request, number)
         try:
             response, entry.faults = (refusal, ()) if refusal else self.scenario.decide(request)
             await self._send_response(request, response, entry)
@@ -300,10 +297,6 @@ def _wake(ready: asyncio.Future[None]) -> None:
 _BACKLOG = 1024
 
 
-class _Stopped(Exception):
-    """The block of ``serve`` has ended; raised to end the task group."""
-
-
 class Server:
     """A running server, made by ``serve``. It may be used from any thread.
 
@@ -315,7 +308,6 @@ class Server:
         self._scenario, self._rate_bytes_s, self._opens_after_s = scenario, rate_bytes_s, opens_after_s
         self._log = Log()
         self._failure: BaseException | None = None
-        self._ended = asyncio.Event()
         self._listener = socket.socket()
         self._listener.bind(("127.0.0.1", 0))
         self._listener.setblocking(False)
@@ -323,8 +315,8 @@ class Server:
             # Before the thread runs: clients queue in the kernel, so the caller does not have to wait.
             self._listener.listen(_BACKLOG)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._opened_s = time.monotonic()
         self._loop = asyncio.SelectorEventLoop()
+        self._accepting = self._loop.create_task(self._accept_all())
         # A daemon, so that a block that is never left does not prevent the interpreter from ending.
         self._thread = threading.Thread(target=self._run, name="asyncloader-test-server", daemon=True)
         self._thread.start()
@@ -368,7 +360,7 @@ class Server:
             return self._log.idle.wait_for(lambda: self._log.concurrent == 0, within_s)
 
     def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
+        self._loop.call_soon_threadsafe(self._accepting.cancel)
         self._thread.join()
         self._loop.close()
         if self._failure is not None:
@@ -376,7 +368,8 @@ class Server:
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self._accept_all())
+            with suppress(asyncio.CancelledError):  # the block of ``serve`` has ended
+                self._loop.run_until_complete(self._accepting)
         except BaseException as error:  # raised in _stop(), to the owner of the block
             while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
                 error = error.exceptions[0]
@@ -385,22 +378,16 @@ class Server:
             self._listener.close()
 
     async def _accept_all(self) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._loop.call_later(self._opens_after_s, self._open, group)
-                try:
-                    await self._ended.wait()
-                finally:
-                    # Before the group is left, which would refuse the task of a late connection.
-                    self._loop.remove_reader(self._listener)
-                raise _Stopped
-        except* _Stopped:
-            pass
-
-    def _open(self, group: asyncio.TaskGroup) -> None:
-        if self._opens_after_s:
-            self._listener.listen(_BACKLOG)
-        self._loop.add_reader(self._listener, self._accept, group)
+        async with asyncio.TaskGroup() as group:
+            if self._opens_after_s:
+                await asyncio.sleep(self._opens_after_s)
+                self._listener.listen(_BACKLOG)
+            self._loop.add_reader(self._listener, self._accept, group)
+            try:
+                await self._loop.create_future()  # until it is cancelled
+            finally:
+                # Before the group is left, which would refuse the task of a late connection.
+                self._loop.remove_reader(self._listener)
 
     def _accept(self, group: asyncio.TaskGroup) -> None:
         try:
@@ -409,13 +396,10 @@ class Server:
             # The client left while it was queued.
             return
         sock.setblocking(False)
-        connection = Connection(sock, self._scenario, self._log, self._rate_bytes_s, self._now_s)
+        connection = Connection(sock, self._scenario, self._log, self._rate_bytes_s)
         task = group.create_task(connection.run())
         # A task that is cancelled before its first step does not reach its own clean-up.
         task.add_done_callback(lambda _: sock.close())
-
-    def _now_s(self) -> float:
-        return time.monotonic() - self._opened_s
 
 
 @contextmanager
@@ -463,9 +447,9 @@ def serve(
         objects = Path(objects)
         if not objects.is_dir():
             raise ValueError(f"objects must be a mapping or a directory, not the path {objects}")
-    shelf = ServedObjects(objects)
-    shelf.warm()
-    server = Server(Scenario(shelf, tuple(faults), latency_s, seed), rate_bytes_s, opens_after_s)
+    server = Server(
+        Scenario(ServedObjects(objects), tuple(faults), latency_s, seed), rate_bytes_s, opens_after_s
+    )
     try:
         yield server
     finally:

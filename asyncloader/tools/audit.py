@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,27 +53,23 @@ class SampleRuns(NamedTuple):
         last_ones = np.append(first_ones[1:] - 1, len(reached) - 1)
         return np.column_stack([self.starts[first_ones], reached[last_ones]])
 
-    def count_once(self) -> int:
-        """How many samples there are, each counted once."""
-        return int(np.diff(self.merged()).sum())
 
-    def plus(self, more: SampleRuns) -> SampleRuns:
-        """These runs and those."""
-        return _sorted(np.hstack([self, more]).T)
+#: Runs of samples of a shard, as starts and stops in turn; their rank and their lane.
+_Row: TypeAlias = tuple[Origin, Sequence[int], int, int]
 
 
-def _gathered(rows: Iterable[tuple[Origin, Sequence[int], int, int]]) -> dict[Origin, SampleRuns]:
-    """The runs of each shard, of rows with their ranks and lanes."""
+def _gathered(rows: Iterable[_Row]) -> dict[Origin, SampleRuns]:
+    """The runs of each shard."""
     tables: dict[Origin, list[NDArray[np.int64]]] = {}
     for origin, bounds, rank, lane in rows:
         runs = np.array(bounds, np.int64).reshape(-1, 2)
         by_whom = np.broadcast_to(np.array([rank, lane]), runs.shape)
         tables.setdefault(origin, []).append(np.hstack([runs, by_whom]))
-    return {origin: _sorted(np.concatenate(parts)) for origin, parts in tables.items()}
-
-
-def _sorted(table: NDArray[np.int64]) -> SampleRuns:
-    return SampleRuns(*table[np.lexsort((table[:, 1], table[:, 0]))].T)
+    whole = {origin: np.concatenate(parts) for origin, parts in tables.items()}
+    return {
+        origin: SampleRuns(*table[np.lexsort((table[:, 1], table[:, 0]))].T)
+        for origin, table in whole.items()
+    }
 
 
 _Judged: TypeAlias = Literal["exact", "wrong", "unfinished", "incomplete"]
@@ -199,19 +196,24 @@ def judge_epoch(
     logs = logs_of(passes)
     known = {part.component: part for part in contents.parts}
     rows = [(rank, lane, row) for lane, log in logs.items() for rank, row in log.rows]
-    delivered = _gathered(
+    came: list[_Row] = [
         (origin, bounds, rank, lane) for rank, lane, row in rows for origin, bounds in row.samples
-    )
+    ]
     lanes = range(contents.described["lanes"])
     open_lanes = tuple(lane for lane in lanes if lane not in logs or not logs[lane].ended)
     reasons, unnamed = _reasons(passes, logs)
-    left_rows: dict[str, list[tuple[Origin, Sequence[int], int, int]]] = {}
+    left: dict[str, list[_Row]] = {}
     for rank, lane, row in rows:
         for by, origin, bounds in row.left_out:
             if origin.component in known:  # other sources are not followed
-                left_rows.setdefault(by, []).append((origin, bounds, rank, lane))
-    left = {by: _gathered(told) for by, told in left_rows.items()}
-    named, accounted = _accounted(left, delivered)
+                left.setdefault(by, []).append((origin, bounds, rank, lane))
+    # A sample that was delivered, or that another operator has named, does not count again.
+    delivered = accounted = _gathered(came)
+    named: dict[str, int] = {}
+    for by, left_rows in left.items():
+        came += left_rows
+        before, accounted = accounted, _gathered(came)
+        named[by] = _count(accounted) - _count(before)
     left_out_by = {by: named.get(by, 0) for by in reasons if by in named or by not in unnamed}
     faults = tuple(f"lane {lane}: {fault}" for lane, log in sorted(logs.items()) for fault in log.faults)
     excess = [*_doubled(known, delivered)]
@@ -258,25 +260,17 @@ def _reasons(passes: Sequence[RecordedPass], logs: Mapping[int, LaneLog]) -> tup
     return reasons, unnamed
 
 
-def _accounted(
-    left: Mapping[str, Mapping[Origin, SampleRuns]], delivered: Mapping[Origin, SampleRuns]
-) -> tuple[dict[str, int], Mapping[Origin, SampleRuns]]:
-    """How many samples that did not come each operator has named, and those runs with the delivered ones."""
-    named, accounted = dict.fromkeys(left, 0), dict(delivered)
-    for by, of_shards in left.items():
-        for origin, runs in of_shards.items():
-            before = accounted.get(origin)
-            accounted[origin] = runs if before is None else before.plus(runs)
-            named[by] += accounted[origin].count_once() - (0 if before is None else before.count_once())
-    return named, accounted
+def _count(shards: Mapping[Origin, SampleRuns]) -> int:
+    """How many samples there are, each counted once."""
+    return sum(int(np.diff(runs.merged()).sum()) for runs in shards.values())
 
 
 def _left_out(
-    known: Mapping[tuple[int, ...], AuditedSource], left: Mapping[str, Mapping[Origin, SampleRuns]]
+    known: Mapping[tuple[int, ...], AuditedSource], left: Mapping[str, Sequence[_Row]]
 ) -> Iterator[Finding]:
     """The samples that operators have named."""
-    for by, of_shards in left.items():
-        for origin, runs in sorted(of_shards.items()):
+    for by, rows in left.items():
+        for origin, runs in sorted(_gathered(rows).items()):
             for first, stop in runs.merged().tolist():
                 yield replace(_finding("left out", known[origin.component], origin, first, stop), by=by)
 
@@ -413,7 +407,7 @@ def verify_audit(
             parts = [_with_counts(part, entries) for part in contents.parts]
             has_matched |= any(part is not None for part in parts)
             known = zip(parts, contents.parts, strict=True)
-            contents = replace(contents, parts=[counted or part for counted, part in known])
+            contents = msgspec.structs.replace(contents, parts=[counted or part for counted, part in known])
         by_epoch: dict[int, list[RecordedPass]] = {}
         for each in audited.passes:
             by_epoch.setdefault(each.begin.epoch, []).append(each)

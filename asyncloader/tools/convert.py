@@ -329,12 +329,9 @@ def _make_missing(
                 source, samples, target.shuffle, stack.enter_context(job.destination.scratch())
             )
             read = [(0, samples)]
-        shares: list[list[_Run]] = [[] for _ in range(min(max(workers, 1), len(runs)))]
-        counts = [0] * len(shares)  # shards of each
-        for run in runs:
-            least = counts.index(min(counts))
-            shares[least].append((parts.part(run[0].first, run[-1].stop), run))
-            counts[least] += len(run)
+        work = [(parts.part(run[0].first, run[-1].stop), run) for run in runs]
+        count = min(max(workers, 1), len(runs))
+        shares = [work[number::count] for number in range(count)]
         makers = [partial(_make_shards, target, job.destination, cuts.schema, share) for share in shares]
         bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made), shown=progress))
         each = _made_by(makers) if workers else (shard for maker in makers for shard, _ in maker())
