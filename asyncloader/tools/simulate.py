@@ -490,7 +490,8 @@ class _Requests:
             self.held_s = self.part_s * (1 + (1 if asks_early(share_bytes) else 2) / self.parts)
         allowed = min(Pace.most, MOST_SHARDS_AHEAD * own_lanes * self.parts)
         self.least_bytes = read_ahead_of(own_lanes, read_bytes).size_bytes
-        self.start = (self.least_bytes + FIRST_RATE_BYTES_S * run.first_byte_s) / held_bytes
+        early_bytes = self.least_bytes + FIRST_RATE_BYTES_S * run.first_byte_s
+        self.start = max(self.least_bytes, min(early_bytes, read_bytes / 4)) / held_bytes
         self.most: float = max(min(fit, allowed), 1.0)
         self.limit = "memory_limit" if fit < allowed else "store"
 
