@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..flow.budget import MOST_GROWTH, ROUND_S, read_ahead_of
+from ..flow.budget import FIRST_RATE_BYTES_S, MOST_GROWTH, ROUND_S, read_ahead_of
 from ..plan.lanes import Deal, check_ranks, choose_lanes
 from ..plan.pieces import Dealing
 from ..plan.topology import BATCHES_AHEAD, DEFAULT_LIMIT_BYTES, World, share_memory, share_with_operators
@@ -490,7 +490,8 @@ class _Requests:
             self.held_s = self.part_s * (1 + (1 if asks_early(share_bytes) else 2) / self.parts)
         allowed = min(Pace.most, MOST_SHARDS_AHEAD * own_lanes * self.parts)
         self.least_bytes = read_ahead_of(own_lanes, read_bytes).size_bytes
-        self.start = self.least_bytes / held_bytes
+        early_bytes = self.least_bytes + FIRST_RATE_BYTES_S * run.first_byte_s
+        self.start = max(self.least_bytes, min(early_bytes, read_bytes / 4)) / held_bytes
         self.most: float = max(min(fit, allowed), 1.0)
         self.limit = "memory_limit" if fit < allowed else "store"
 

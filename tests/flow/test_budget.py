@@ -82,7 +82,7 @@ def test_until_the_first_answer_nothing_competes_with_the_first_request() -> Non
     assert first.take(5)
     assert not first.take(5) and not second.take(5)
     assert not second.take(5, is_needed=True), "not even what a lane needs that is not in its turn"
-    first.answered("there", 0.01)
+    first.answered("there", 0.0)
     assert called == [1]
     assert second.take(5) and first.take(5)
 
@@ -102,7 +102,7 @@ def test_lanes_share_what_is_of_use_and_are_called_when_that_grows() -> None:
     budget = Budget(1000, range(2), ahead)
     (first, second), called = claims_of(budget, 2)
     assert (budget.allowed_bytes, first.share_bytes) == (80, 40)
-    first.answered("there", 0.01)
+    first.answered("there", 0.0)
     assert first.take(40) and second.take(40)
     assert not first.take(10)
     third = budget.claim(1)
@@ -119,7 +119,7 @@ def test_lanes_share_what_is_of_use_and_are_called_when_that_grows() -> None:
 def test_what_is_set_aside_is_of_all_there_is_and_not_of_what_the_link_needs() -> None:
     budget = Budget(100, [0], ReadAhead(20, 100))
     reader, other = budget.claim(0), budget.claim(0)
-    reader.answered("there", 0.01)
+    reader.answered("there", 0.0)
     assert reader.take(20)
     assert not other.set_aside(60, 0.5), "more than half of what there is"
     assert other.set_aside(50, 0.5) and not other.set_aside(40, 0.5)
@@ -220,6 +220,6 @@ def test_memory_is_short_only_where_a_reader_was_refused_all_there_is() -> None:
     """A data set that fits leaves nobody waiting, however far the link would like to read ahead."""
     budget = Budget(100, [0], ReadAhead(100, 100))
     claim = budget.claim(0)
-    claim.answered("there", 0.01)
+    claim.answered("there", 0.0)
     assert claim.take(60) and not budget.is_exhausted
     assert not claim.take(60) and budget.is_exhausted
