@@ -168,7 +168,7 @@ async def test_a_cancelled_caller_leaves_its_batch_to_the_next(make: Any, worker
     state = None
     while True:
         asking = asyncio.ensure_future(anext(batches))
-        for _ in range(cancelled % 9):  # wherever it is by then
+        for _ in range((len(got) + cancelled) % 9):  # wherever it is by then
             await asyncio.sleep(0)
         asking.cancel()
         try:
@@ -179,7 +179,7 @@ async def test_a_cancelled_caller_leaves_its_batch_to_the_next(make: Any, worker
             cancelled += 1
             if len(got) == 20 and make in STREAMS:
                 state = loader.state_dict()
-    assert got == list(range(40)) and cancelled > 9
+    assert got == list(range(40)) and cancelled > 3
     if state is not None:
         rest = make(40, workers)
         rest.load_state_dict(state)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple
 
 from ..blocks import Place
-from ..errors import SkipBudgetError, WorkerDiedError, users_level
+from ..errors import SkipBudgetError, WorkerDiedError
 from ..flow.channel import EndOfChannel, ReceiveTimeout
 from ..observe.audit import LeftSamples
 from ..observe.statistics import Meter
@@ -261,13 +260,9 @@ class NoteSink:
             self._empty_shards.add(shard)
         self._counters.empty_shards = len(self._empty_shards)
 
-    def warn_of_shortfalls(self) -> None:
-        """Warn of what ``take`` lacked when the pass is closed, which happens in the consumer's own thread.
-
-        A lane ends on another thread or in a worker, where no line of the user's could be named.
-        """
-        for sentence in describe_shortfalls(self._shortfalls):
-            warnings.warn(sentence, stacklevel=users_level())
+    def describe_shortfalls(self) -> list[str]:
+        """What ``take`` lacked, a sentence for each."""
+        return describe_shortfalls(self._shortfalls)
 
 
 # Stacks in a message. More would not be read, and each may take a second to get.

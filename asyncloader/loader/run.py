@@ -65,6 +65,8 @@ class Run:
         timeout_s: How long the next batch may take; None for as long as it takes.
         describe_wait: Says what the producers of batches do when it takes longer; takes seconds at most.
         left_at_ends: What operators have left out behind the last batch of each lane that has ended.
+        describe_lacks: What to warn of at the end of the epoch. A lane ends on another thread or in a worker,
+            where no line of the user's could be named.
         if_empty: What to warn of if the epoch ends without a batch, as when no row meets its filters.
         recording: Of what is delivered, if that is audited; closed with the pass.
 
@@ -86,12 +88,14 @@ class Run:
         timeout_s: float | None,
         describe_wait: Callable[[], str],
         left_at_ends: Mapping[int, Sequence[LeftSamples]],
+        describe_lacks: Callable[[], list[str]],
         if_empty: str | None,
         recording: Recording | None,
     ) -> None:
         self._source, self._stack = source, stack
         self._timeout_s, self._describe_wait = timeout_s, describe_wait
-        self._left_at_ends, self._if_empty, self._recording = left_at_ends, if_empty, recording
+        self._describe_lacks, self._if_empty = describe_lacks, if_empty
+        self._left_at_ends, self._recording = left_at_ends, recording
         self._cursor = cursor
         self.batches_before = cursor.batches
         self.counters = counters
@@ -299,18 +303,22 @@ class Run:
         self.exhausted = isinstance(error, EndOfChannel)
         with closing_after(None if self.exhausted else error):
             self.close()
-        self._warn_if_empty()
+        self._warn()
 
     async def _end_async(self, error: BaseException) -> None:
         self.exhausted = isinstance(error, EndOfChannel)
         with closing_after(None if self.exhausted else error):
             await self.aclose()
-        self._warn_if_empty()
+        self._warn()
 
-    def _warn_if_empty(self) -> None:
-        had_some = self.cursor.batches or self.counters.stopped
-        if self.exhausted and self._if_empty is not None and not had_some:
-            warnings.warn(self._if_empty, stacklevel=users_level())
+    def _warn(self) -> None:
+        if not self.exhausted:
+            return
+        lacks = self._describe_lacks()
+        if self._if_empty is not None and not self.cursor.batches and not self.counters.stopped:
+            lacks.append(self._if_empty)
+        for sentence in lacks:
+            warnings.warn(sentence, stacklevel=users_level())
 
 
 @contextmanager

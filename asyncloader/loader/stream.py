@@ -179,7 +179,6 @@ class StreamKind:
                 lanes = stream_in_workers(job, options, seed, notes, counters, stack, self._bench)
             else:
                 lanes = stream_in_thread(job, options, notes, counters, stack)
-            stack.callback(notes.warn_of_shortfalls)
             source = open_stage(
                 keep_in_step(lanes, options, cursor, counters, stack),
                 pin_memory=options.pin_memory,
@@ -196,6 +195,7 @@ class StreamKind:
                 timeout_s=float(options.timeout) or None,
                 describe_wait=lanes.describe_wait,
                 left_at_ends=notes.left_at_ends,
+                describe_lacks=notes.describe_shortfalls,
                 if_empty=if_empty_of(self._stages),
                 recording=recording,
             )

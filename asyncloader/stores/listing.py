@@ -98,7 +98,10 @@ def _ask_child(order: ListingOrder) -> object:
         order_bytes = cloudpickle.dumps(order)
     except Exception as error:
         # Everything else in an order is strings, numbers and a function of the library.
-        error.add_note("while pickling credential_provider, to send it to the process that looks up shards")
+        error.add_note(
+            "storage_options['credential_provider'] cannot be sent to the process that looks up shards: "
+            "create what does not pickle, such as a client, inside the function, when it is first needed"
+        )
         raise
     command, environment = clean_python(_PROGRAM)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:

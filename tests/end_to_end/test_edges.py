@@ -129,7 +129,7 @@ def test_a_forked_child_cannot_take_its_parents_batches(workers: int, fork_serve
 
 def test_a_loader_made_before_the_process_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = al.DataLoader(numbers(6), 2)
-    monkeypatch.setattr("asyncloader.loader.kind.process_group", lambda modules: (1, 2))
+    monkeypatch.setattr("asyncloader.loader.kind.process_group", lambda: (1, 2))
     with pytest.raises(RuntimeError, match=r"made for rank 0 of 1, but .* says rank 1 of 2"):
         iter(loader)
 
