@@ -23,7 +23,7 @@ from ..pipeline.shards import Shards
 from ..pipeline.skips import SkipErrors
 from ..plan.lanes import Deal
 from ..plan.states import without
-from ..plan.topology import DEFAULT_LIMIT_BYTES, MeshSlice, World, mesh_world, process_group, resolve_world
+from ..plan.topology import DEFAULT_LIMIT_BYTES, World, mesh_world, process_group, resolve_world
 from ..stores.urls import scheme_of
 from ..torch_compat.adapt import is_async, is_iterable
 from ..torch_compat.stateful import innermost_sampler
@@ -199,22 +199,15 @@ def world_of(loader: DataLoader[Any]) -> World:
             "mesh option is mutually exclusive with rank and world_size, which the mesh determines, but "
             f"got {', '.join(given)}"
         )
-    return mesh_world(_slice_of(loader.mesh))
-
-
-def _slice_of(mesh: Any) -> MeshSlice:
     from torch.distributed.device_mesh import DeviceMesh
 
+    mesh = loader.mesh
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f'mesh should be a DeviceMesh, such as mesh["dp"], but got {type(mesh).__name__}')
     uncut = uncut_mesh(mesh)
-    return MeshSlice(
-        mesh.mesh_dim_names,
-        mesh.shape,
-        mesh.get_rank(),
-        mesh.mesh.flatten().tolist(),
-        None if uncut is mesh else uncut.mesh.flatten().tolist(),
-    )
+    cut_out_of = None if uncut is mesh else uncut.mesh.flatten().tolist()
+    processes = mesh.mesh.flatten().tolist()
+    return mesh_world(mesh.mesh_dim_names, mesh.shape, mesh.get_rank(), processes, cut_out_of)
 
 
 def alike_in_replicas(loader: DataLoader[Any], generator: Any) -> Any:

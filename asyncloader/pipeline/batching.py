@@ -303,20 +303,26 @@ class ByLength(Batching):
                 f"{type(self.length).__name__}: {self.length!r}"
             )
 
-    def _plan(self, samples: Block) -> tuple[SampleLengths, Sequence[Group]]:
-        """How long the samples of a pool are, and which of them make the batches."""
+    def _measure(self, samples: Block) -> SampleLengths:
+        """Lengths up to the first sample that cannot be batched."""
+        return SampleLengths.of(samples, self.length, type(self).__name__)
+
+    def _plan(self, lengths: NDArray[Any]) -> Sequence[Group]:
+        """Which samples of a pool, of these lengths, make the batches."""
         raise NotImplementedError
 
     def _of_pools(self, upstream: Opener, start: Position, lane: Lane, size: int) -> Batches:
         """The batches of all pools of ``size`` samples, those of a pool in an order drawn for it."""
         with closing(cut_pools(upstream, start, lane, size)) as pools:
             for pool in pools:
-                lengths, groups = self._plan(pool.samples)
-                counts_tokens = lengths.values.dtype.kind == "i"
+                lengths, failure = self._measure(pool.samples)
+                if failure is not None:
+                    raise failure
+                groups = self._plan(lengths)
                 order = draw_pool(pool, len(groups), lane)
                 for emitted, nth in enumerate(order[pool.emitted :], pool.emitted + 1):
                     group = groups[nth]
-                    tokens = int(lengths.values[group].sum()) if counts_tokens else 0
+                    tokens = int(lengths[group].sum()) if lengths.dtype.kind == "i" else 0
                     block = pool.samples.take(group)
                     yield Batch(block, tokens, pool.span.after(emitted, len(order)))
                     del block
@@ -416,16 +422,13 @@ class Buckets(ByLength):
     def _pool_samples(self) -> int:
         return self.pool or _POOL_BATCHES * sum(self.batch_sizes)
 
-    def _plan(self, samples: Block) -> tuple[SampleLengths, Sequence[Group]]:
-        lengths = SampleLengths.of(samples, self.length, "Buckets")
-        if lengths.failure is not None:
-            raise lengths.failure
-        bucket_of = np.searchsorted(np.asarray(self.bounds), lengths.values, side="right")
+    def _plan(self, lengths: NDArray[Any]) -> Sequence[Group]:
+        bucket_of = np.searchsorted(np.asarray(self.bounds), lengths, side="right")
         groups: list[Group] = []
         for bucket, size in enumerate(self.batch_sizes):
             inside = np.flatnonzero(bucket_of == bucket)
             groups += [inside[first : first + size] for first in range(0, len(inside), size)]
-        return lengths, groups
+        return groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -508,30 +511,26 @@ class TokenBatches(ByLength):
             if batch.parts:
                 yield batch.finish()
 
-    def _plan(self, samples: Block) -> tuple[SampleLengths, Sequence[Group]]:
+    def _plan(self, lengths: NDArray[Any]) -> Sequence[Group]:
         """A pool sorted by length, longest first, so that its first sample decides the size of a batch."""
-        lengths = self._measure(samples)
-        if lengths.failure is not None:
-            raise lengths.failure
-        order = np.argsort(-lengths.values, kind="stable")
-        widths = self._widths(lengths.values[order]).tolist()
+        order = np.argsort(-lengths, kind="stable")
+        widths = self._widths(lengths[order]).tolist()
         groups, first, most = [], 0, self.max_samples or len(order)
         while first < len(order):
             last = first + max(1, min(self.max_tokens // widths[first], most))
             groups.append(order[first:last])
             first = last
-        return lengths, groups
+        return groups
 
-    def _measure(self, block: Block) -> SampleLengths:
-        """Lengths up to the first sample that cannot be batched."""
-        values, failure = SampleLengths.of(block, self.length, "TokenBatches")
+    def _measure(self, samples: Block) -> SampleLengths:
+        values, failure = super()._measure(samples)
         if values.dtype.kind != "i":
             at = int(np.flatnonzero(values % 1)[0])
             failure = ValueError(
                 f"expected a length that is a whole number, but found {values[at]}; count in smaller "
                 "units, such as frames for seconds, with a function as length="
             )
-            note_sample(failure, "TokenBatches", block, at)
+            note_sample(failure, "TokenBatches", samples, at)
             values = values[:at].astype(np.int64)
         if (
             self.overlong == "raise"
@@ -543,7 +542,7 @@ class TokenBatches(ByLength):
                 + (f", rounded up to a multiple of {self.multiple_of}" if self.multiple_of > 1 else "")
                 + "; filter such samples out, raise max_tokens, or make batches of them with overlong='alone'"
             )
-            note_sample(failure, "TokenBatches", block, at)
+            note_sample(failure, "TokenBatches", samples, at)
             values = values[:at]
         return SampleLengths(values, failure)
 

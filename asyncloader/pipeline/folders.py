@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -39,83 +39,50 @@ _INDEX_NAME = "index.json"
 _MOST_INDEX_BYTES = 256 << 20
 
 
-@dataclass(frozen=True)
-class IndexedFolder:
-    """A folder, local or on a server.
+def _url_in(folder: str, name: str) -> str:
+    """The URL of a file that an index names.
 
-    Attributes:
-        url: As the user has named it, with the split's folder below it, and no ``/`` at its end.
+    Args:
+        folder: The URL of the folder that the index is in.
+        name: Below the folder, with ``/`` between the parts.
+
+    Raises:
+        FormatError: The name is outside of the folder.
     """
+    if name.startswith("/") or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
+        raise FormatError(
+            f"an index should name files below its own folder, found {name[:80]!r}", shard=redact(folder)
+        )
+    return _below(folder, name)
 
-    url: str
 
-    @property
-    def is_local(self) -> bool:
-        return scheme_of(self.url).is_local
+def _read_index(url: str, access: Access, what: str) -> bytes:
+    """Read the index of a folder.
 
-    @property
-    def index_url(self) -> str:
-        return _below(self.url, _INDEX_NAME)
+    Args:
+        url: Of the index.
+        access: To it.
+        what: For messages: which folders have an index, and what to do with one that has none.
 
-    def url_of(self, name: str) -> str:
-        """The URL of a file in it.
-
-        Args:
-            name: Below the folder, with ``/`` between the parts.
-
-        Raises:
-            FormatError: The name is outside of the folder.
-        """
-        if name.startswith("/") or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
-            raise FormatError(
-                f"an index should name files below its own folder, found {name[:80]!r}",
-                shard=redact(self.url),
-            )
-        return _below(self.url, name)
-
-    def shards_of(self, names: Iterable[str]) -> ShardNames:
-        """The URLs of the files that the index names.
-
-        Raises:
-            FormatError: See ``url_of``.
-            ValueError: It names none.
-        """
-        urls = tuple(map(self.url_of, names))
-        if not urls:
-            raise ValueError(f"there is no shard in {redact(self.index_url)}")
-        return ShardNames([urls])
-
-    def has(self, name: str) -> bool:
-        """Whether a file is there; for local folders."""
-        return os.path.exists(local_path(self.url_of(name)))
-
-    def read_index(self, options: Mapping[str, Any], network: NetworkPolicy, what: str) -> bytes:
-        """Read the index.
-
-        Args:
-            options: Storage options.
-            network: Time-outs and attempts.
-            what: For messages: which folders have an index, and what to do with one that has none.
-
-        Raises:
-            ValueError: A local folder has no index.
-            StoreError: The index cannot be read.
-        """
-        if not self.is_local:
-            try:
-                return look((), options, network=network, fetch=[self.index_url]).fetched[0]
-            except StoreError as error:
-                error.add_note(what)
-                raise
-        path = local_path(self.index_url)
-        with open_local_index(path) as file:
-            if file is None and not os.path.lexists(path):
-                raise ValueError(f"there is no {path!r}: {what}")
-            content = b"" if file is None else file.read(_MOST_INDEX_BYTES + 1)
-        if file is None or len(content) > _MOST_INDEX_BYTES:
-            most = f"{_MOST_INDEX_BYTES >> 20} MiB"
-            raise StoreError(f"{_INDEX_NAME} should be a file of at most {most}", shard=path)
-        return content
+    Raises:
+        ValueError: A local folder has no index.
+        StoreError: The index cannot be read.
+    """
+    if not scheme_of(url).is_local:
+        try:
+            return look((), access.options, network=access.network, fetch=[url]).fetched[0]
+        except StoreError as error:
+            error.add_note(what)
+            raise
+    path = local_path(url)
+    with open_local_index(path) as file:
+        if file is None and not os.path.lexists(path):
+            raise ValueError(f"there is no {path!r}: {what}")
+        content = b"" if file is None else file.read(_MOST_INDEX_BYTES + 1)
+    if file is None or len(content) > _MOST_INDEX_BYTES:
+        most = f"{_MOST_INDEX_BYTES >> 20} MiB"
+        raise StoreError(f"{_INDEX_NAME} should be a file of at most {most}", shard=path)
+    return content
 
 
 def _open_shards(
@@ -124,51 +91,52 @@ def _open_shards(
     split: str | None,
     access: Access,
     selection: Selection,
-    parse: Callable[[IndexedFolder, bytes], tuple[Iterable[IndexedShard], Any]],
+    parse: Callable[[str, bytes], tuple[Iterable[IndexedShard], Any]],
 ) -> Shards:
     """The shards of the folder that the user means, as its index lists them.
 
     Args:
         format: The expected format of the index.
-        root: See ``_open_folder``.
-        split: See ``_open_folder``.
+        root: See ``_folder_url``.
+        split: See ``_folder_url``.
         access: To the index and to the shards.
         selection: What is wanted of the shards.
-        parse: Returns the shards for the folder and its index, and the types of their samples.
+        parse: Returns the shards for the folder's URL and its index, and the types of their samples.
 
     Raises:
-        TypeError: See ``_open_folder``.
-        ValueError: See ``_open_folder``; a local folder has no index, or ``renew`` is given and nothing is
-            behind http(s).
+        TypeError: See ``_folder_url``.
+        ValueError: See ``_folder_url``; a local folder has no index, an index has no shard, or ``renew`` is
+            given and nothing is behind http(s).
         StoreError: The index cannot be read.
         FormatError: The index is damaged.
     """
-    folder = _open_folder(root, split, access.options)
-    check_renewed(access, [scheme_of(folder.url)])
+    folder = _folder_url(root, split, access.options)
+    check_renewed(access, [scheme_of(folder)])
     makers, how = _INDEXES[format]
     what = (
         f"a folder of {makers} has an index.json; where it is of several parts, each in a folder of its own, "
         f"name one of them{how}, or join datasets with al.concat"
     )
-    content = folder.read_index(access.options, access.network, what)
+    index_url = _below(folder, _INDEX_NAME)
+    content = _read_index(index_url, access, what)
     try:
         found, schema = parse(folder, content)
         shards = [*found]
-        names = folder.shards_of(shard.file.basename for shard in shards)
+        urls = tuple(_url_in(folder, shard.file.basename) for shard in shards)
         # A plan finds any sample, so there are no offsets.
         expected = Expectations.of(map(_expected, shards))
     except FormatError as error:
-        error.shard = redact(folder.index_url)
+        error.shard = redact(index_url)
         raise
+    if not urls:
+        raise ValueError(f"there is no shard in {redact(index_url)}")
     formats = RunLengths.of(shard.format for shard in shards)
-    index = FolderIndex(folder.index_url, schema, schema is not None and schema.may_be_older)
-    return Shards(names, formats, access, expected, selection, index=index)
+    index = FolderIndex(index_url, schema, schema is not None and schema.may_be_older)
+    return Shards(ShardNames([urls]), formats, access, expected, selection, index=index)
 
 
-def _open_folder(
-    root: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]
-) -> IndexedFolder:
-    """The folder that the user means, without a look at it.
+def _folder_url(root: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]) -> str:
+    """The URL of the folder that the user means, without a look at it.
 
     Args:
         root: Its URL or path.
@@ -194,9 +162,8 @@ def _open_folder(
     parts = [part for part in (split or "").split("/") if part]
     if {".", ".."} & {*parts}:
         raise ValueError(f"split should name a folder below {redact(url)!r}, but got {split!r}")
-    folder = IndexedFolder(_below(url, "/".join(parts)) if parts else url)
     check_storage_options({scheme}, options)
-    return folder
+    return _below(url, "/".join(parts)) if parts else url
 
 
 # By format: who writes it, and another way to name a folder.
@@ -262,8 +229,11 @@ def from_mds(
     selection = replace(make_selection(columns, None), decode=decode)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
 
-    def parse(folder: IndexedFolder, content: bytes) -> tuple[Iterable[IndexedShard], None]:
-        return parse_mds_index(content, selection, folder.has if folder.is_local else None), None
+    def parse(folder: str, content: bytes) -> tuple[Iterable[IndexedShard], None]:
+        def is_there(name: str) -> bool:
+            return os.path.exists(local_path(_url_in(folder, name)))
+
+        return parse_mds_index(content, selection, is_there if scheme_of(folder).is_local else None), None
 
     return dataset_of(_open_shards("mds", root, split, access, selection, parse))
 
@@ -355,7 +325,7 @@ def from_litdata(
     if block_size is not None:
         block_size = as_count("block_size", block_size)
 
-    def parse(folder: IndexedFolder, content: bytes) -> tuple[Iterable[IndexedShard], ChunkSchema]:
+    def parse(folder: str, content: bytes) -> tuple[Iterable[IndexedShard], ChunkSchema]:
         chunks, schema = parse_litdata_index(content, block_size)
         schema.check_columns(selection.columns)
         return chunks, schema

@@ -47,9 +47,7 @@ class Mixture(Composed):
 
         A position counts the draws of its leg, and has a position of each component that was drawn from.
         """
-        with ExitStack() as stack:
-            mixing = _Mixing(self, start, lane, stack)
-            yield from mixing.blocks()
+        return _Mixing(self, start, lane).blocks()
 
     @property
     def is_endless(self) -> bool:
@@ -84,10 +82,9 @@ class _Mixing:
         mixture: What is mixed.
         start: Where to begin.
         lane: Of the mixture.
-        stack: Closes the components.
     """
 
-    def __init__(self, mixture: Mixture, start: Position, lane: Lane, stack: ExitStack) -> None:
+    def __init__(self, mixture: Mixture, start: Position, lane: Lane) -> None:
         self._stop = mixture.stop
         self._endless = mixture.endless()
         self._weights = mixture.weights.of(lane.topology.epoch)
@@ -108,19 +105,20 @@ class _Mixing:
             )
             for number, weight in enumerate(self._weights)
         ]
-        for feed in self._feeds:
-            stack.callback(feed.close)
         self._draws = self._open_leg(entry.get("drawn", 0))
 
     def blocks(self) -> Blocks:
-        while True:
-            block = self._next_block()
-            if block is not None:
-                yield block
-                del block
-            due = self._draws.due
-            if not self._feeds[due].held and not self._feeds[due].pull() and not self._goes_on_after(due):
-                return
+        with ExitStack() as stack:
+            for feed in self._feeds:
+                stack.callback(feed.close)
+            while True:
+                block = self._next_block()
+                if block is not None:
+                    yield block
+                    del block
+                due = self._draws.due
+                if not self._feeds[due].held and not self._feeds[due].pull() and not self._goes_on_after(due):
+                    return
 
     def _next_block(self) -> Block | None:
         """The samples up to the first one that has to be waited for."""

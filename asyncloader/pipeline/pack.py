@@ -17,7 +17,7 @@ from ..collate.fault import fill_advice, squeeze_advice
 from ..collate.pad import PadField, PadOptions
 from ..collate.ragged import exact_fill, to_arrays, to_pieces
 from ..quantity import as_counts
-from ..types import Position, entry_of, with_entry
+from ..types import Position, with_entry
 from .batching import Batch, Batches, Batching
 from .lane import Lane, Opener
 from .shuffle import Pool, cut_pools, draw_pool
@@ -140,18 +140,17 @@ class Pack(Batching):
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         open_rows_of = self._in_order if self.pool is None else self._of_pools
-        names, fills = list(self._fields), [how.value for how in self._fields.values()]
         with closing(open_rows_of(upstream, start, lane.for_columns(True))) as rows:
             open_rows: list[PackedRow] = []
             for row in rows:
                 open_rows.append(row)
                 del row  # which may hold the tokens of all its pool
                 if len(open_rows) == self.batch_size:
-                    batch = [_batch(open_rows, names, fills, self.length)]
+                    batch = [self._batch(open_rows)]
                     open_rows = []
                     yield batch.pop()
             if open_rows:
-                yield _batch(open_rows, names, fills, self.length)
+                yield self._batch(open_rows)
 
     def _converted(self) -> Mapping[str, Any]:
         # Fills as text, since a state is JSON, which has no NaN.
@@ -162,13 +161,45 @@ class Pack(Batching):
         return {"fields": padding}
 
     def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> Generator[PackedRow, None, None]:
-        """Documents end to end, cut every ``T`` tokens."""
+        """Documents end to end, cut every ``T`` tokens.
+
+        A row's position says where the document that it ends in begins, and how many of its tokens were used.
+        """
+        row, used = PackedRow(), lane.saved(start).get("used", 0)
+        before: tuple[Trail, int] | None = None  # the document before
         with closing(self._documents(upstream, start, lane)) as documents:
-            yield from cut_rows(documents, self.length, start, lane.stage)
+            for (values, first, stop), trail, index in documents:
+                at = first + used
+                if used and at >= stop:
+                    raise ValueError(
+                        f"the state was saved after {used} tokens of a document that now has {stop - first}; "
+                        "was its shard written anew, or a function of .map changed?"
+                    )
+                used = 0
+                if at == stop:  # an empty one has no token, but is counted
+                    row.ended.append((trail, index))
+                while at < stop:
+                    taken = min(stop - at, self.length - row.tokens)
+                    row.add(DocumentPart(values, at, at + taken), trail, index)
+                    at += taken
+                    if at == stop:
+                        row.ended.append((trail, index))
+                    if row.tokens == self.length:
+                        if at == stop:
+                            row.after = trail.after(index)
+                        else:
+                            row.after = with_entry(_after(before, start), lane.stage, {"used": at - first})
+                        full, row = [row], PackedRow()
+                        yield full.pop()
+                before = trail, index
+            if row.parts:
+                row.after = with_entry(_after(before, start), lane.stage, {"used": 0})
+                yield row
 
     def _documents(
         self, upstream: Opener, start: Position, lane: Lane
-    ) -> Generator[PackedDocument, None, None]:
+    ) -> Generator[tuple[DocumentPart, Trail, int], None, None]:
+        """Whole documents, each with its trail and its index there."""
         reader = self._reader()
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
@@ -221,6 +252,13 @@ class Pack(Batching):
             rows[0].ended += [(block.trail, index) for index in np.flatnonzero(lengths == 0).tolist()]
         return rows
 
+    def _batch(self, rows: list[PackedRow]) -> Batch:
+        columns = lay_rows(rows, self._fields, self.length)
+        first = [row.first for row in rows]
+        trail = Trail([row.after for row in rows].__getitem__, lambda: origins_of(first))
+        ended = [sample for row in rows for sample in row.ended]
+        return Batch(Columns(columns, trail), sum(row.tokens for row in rows), rows[-1].after, ended)
+
     def _reader(self) -> DocumentReader:
         return DocumentReader(self._fields, self.length if self.overlong == "raise" else None)
 
@@ -228,14 +266,6 @@ class Pack(Batching):
         """Where each document begins, and where it stops or is cut."""
         first, stop = offsets[:-1], offsets[1:]
         return first, np.minimum(stop, first + self.length) if self.overlong == "truncate" else stop
-
-
-def _batch(rows: list[PackedRow], names: list[str], fills: list[float], width: int) -> Batch:
-    columns = lay_rows(rows, names, fills, width)
-    first = [row.first for row in rows]
-    trail = Trail([row.after for row in rows].__getitem__, lambda: origins_of(first))
-    ended = [sample for row in rows for sample in row.ended]
-    return Batch(Columns(columns, trail), sum(row.tokens for row in rows), rows[-1].after, ended)
 
 
 def _padding_of(fields: Any) -> dict[str, PadField]:
@@ -313,54 +343,6 @@ class PackedRow:
         ]
 
 
-PackedDocument: TypeAlias = "tuple[DocumentPart, Trail, int]"
-"""A whole document, with its trail and its index there."""
-
-
-def cut_rows(
-    documents: Iterable[PackedDocument], width: int, start: Position, stage: int
-) -> Iterator[PackedRow]:
-    """Documents end to end, cut every ``width`` tokens.
-
-    A row's position says where the document that it ends in begins, and how many of its tokens were used.
-
-    Args:
-        documents: In their order.
-        width: Tokens of a row.
-        start: Position before the first document; says how many of its tokens are in rows already.
-        stage: Number of the stage that notes that.
-    """
-    row, used = PackedRow(), entry_of(start, stage).get("used", 0)
-    before: tuple[Trail, int] | None = None  # the document before
-    for (values, first, stop), trail, index in documents:
-        at = first + used
-        if used and at >= stop:
-            raise ValueError(
-                f"the state was saved after {used} tokens of a document that now has {stop - first}; was its "
-                "shard written anew, or a function of .map changed?"
-            )
-        used = 0
-        if at == stop:  # an empty one has no token, but is counted
-            row.ended.append((trail, index))
-        while at < stop:
-            taken = min(stop - at, width - row.tokens)
-            row.add(DocumentPart(values, at, at + taken), trail, index)
-            at += taken
-            if at == stop:
-                row.ended.append((trail, index))
-            if row.tokens == width:
-                if at == stop:
-                    row.after = trail.after(index)
-                else:
-                    row.after = with_entry(_after(before, start), stage, {"used": at - first})
-                full, row = [row], PackedRow()
-                yield full.pop()
-        before = trail, index
-    if row.parts:
-        row.after = with_entry(_after(before, start), stage, {"used": 0})
-        yield row
-
-
 def _after(document: tuple[Trail, int] | None, start: Position) -> Position:
     return start if document is None else document[0].after(document[1])
 
@@ -417,15 +399,12 @@ def best_fit(lengths: NDArray[np.int64], capacity: int) -> list[list[int]]:
     return rows
 
 
-def lay_rows(
-    rows: Sequence[PackedRow], names: Sequence[str], fills: Sequence[Any], width: int
-) -> dict[str, Column]:
+def lay_rows(rows: Sequence[PackedRow], fields: Mapping[str, PadField], width: int) -> dict[str, Column]:
     """Rows as arrays.
 
     Args:
         rows: ``B`` of them, each of at most ``width`` tokens.
-        names: Of the fields, as in the parts.
-        fills: What each is filled up with.
+        fields: What each is filled up with; in the order of the parts' values.
         width: ``T``.
 
     Returns:
@@ -436,8 +415,8 @@ def lay_rows(
     total = len(rows) * width
     parts = [row.parts for row in rows]
     like = parts[0][0].values
-    for at, (name, fill) in enumerate(zip(names, fills, strict=True)):
-        laid = np.full((total, *like[at].shape[1:]), fill, like[at].dtype)
+    for at, (name, how) in enumerate(fields.items()):
+        laid = np.full((total, *like[at].shape[1:]), how.value, like[at].dtype)
         for number, inside in enumerate(parts):
             place = number * width
             for values, start, stop in inside:

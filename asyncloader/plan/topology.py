@@ -381,52 +381,47 @@ def enter_topology(here: AskedTopology) -> None:
 # The rank that a place in a mesh of processes is, where others of the mesh read the same. Pure.
 
 
-class MeshSlice(NamedTuple):
-    """A mesh of processes, and the mesh that it was cut out of, as in torch's ``DeviceMesh``.
+def mesh_world(
+    names: Sequence[str] | None,
+    shape: Sequence[int],
+    process: int,
+    processes: Sequence[int],
+    uncut: Sequence[int] | None,
+) -> World:
+    """The world whose ranks are the places in a mesh, as in torch's ``DeviceMesh``.
 
-    Attributes:
+    All its dimensions are data-parallel. The mesh that it was cut out of consists of meshes of the same shape
+    beside each other: the replicas.
+
+    Args:
         names: Of its dimensions; None if they have none.
         shape: How many processes along each.
         process: This one's number.
         processes: The numbers of those in it, in row-major order.
         uncut: Those in the mesh that it was cut out of, likewise; None if it was not.
-    """
-
-    names: Sequence[str] | None
-    shape: Sequence[int]
-    process: int
-    processes: Sequence[int]
-    uncut: Sequence[int] | None
-
-
-def mesh_world(mesh: MeshSlice) -> World:
-    """The world whose ranks are the places in ``mesh``. All its dimensions are data-parallel.
-
-    The mesh that it was cut out of consists of meshes of the same shape beside each other: the replicas.
 
     Raises:
         ValueError: It has several dimensions which were not chosen; or this process is not in it; or the
             meshes beside it are not of its shape.
     """
-    names, by = mesh.names or (), ""
-    if len(mesh.shape) > 1 and mesh.uncut is None:
-        shown = ", ".join(f"{name} of {size}" for name, size in zip(names, mesh.shape, strict=False))
+    names, by = names or (), ""
+    if len(shape) > 1 and uncut is None:
+        shown = ", ".join(f"{name} of {size}" for name, size in zip(names, shape, strict=False))
         one = names[0] if names else "dp"
         raise ValueError(
             "mesh should be the data-parallel part of a DeviceMesh, but got a whole mesh with the dimensions "
-            f"{shown or tuple(mesh.shape)}; pass the one that is data-parallel, such as mesh[{one!r}], or "
+            f"{shown or tuple(shape)}; pass the one that is data-parallel, such as mesh[{one!r}], or "
             "several, which are flattened. If all are, leave mesh= out: every process reads its own part"
         )
-    if mesh.process not in mesh.processes:
+    if process not in processes:
         raise ValueError(
-            f"mesh should contain this process, but it is number {mesh.process}, and the mesh has "
-            f"{', '.join(map(str, mesh.processes))}"
+            f"mesh should contain this process, but it is number {process}, and the mesh has "
+            f"{', '.join(map(str, processes))}"
         )
     if names:
         by = f" dimension{'s' * (len(names) > 1)} {' x '.join(names)}"
-    replica, replicas = (0, 1) if mesh.uncut is None else _replica(mesh.processes, mesh.uncut)
-    rank, size = mesh.processes.index(mesh.process), len(mesh.processes)
-    return World(rank, size, f"mesh{by}", replica, replicas)
+    replica, replicas = (0, 1) if uncut is None else _replica(processes, uncut)
+    return World(processes.index(process), len(processes), f"mesh{by}", replica, replicas)
 
 
 def _replica(processes: Sequence[int], uncut: Sequence[int]) -> tuple[int, int]:
