@@ -37,7 +37,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..atomic_file import write_whole
 from ..blocks import Indices, Origin, Origins, Trail, join_origins
@@ -146,24 +145,18 @@ def parse_row(line: str | bytes) -> AuditRow | None:
 
 def runs_of(parts: Sequence[Indices]) -> list[int]:
     """Samples as starts and stops in turn: sorted, and each as often as it occurs."""
-    ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, range))
+    ranges = [part for part in parts if isinstance(part, range)]
     arrays = [part for part in parts if not isinstance(part, range)]
-    if not arrays:
-        merged: list[int] = []
-        for start, stop in ranges:
-            if merged and merged[-1] == start:
-                merged[-1] = stop
-            else:
-                merged += start, stop
-        return merged
-    samples = np.concatenate([*arrays, *(np.arange(start, stop) for start, stop in ranges)])
-    samples.sort()
-    cuts = np.flatnonzero(np.diff(samples) != 1) + 1
-    runs: NDArray[np.int64] = np.empty(2 * (len(cuts) + 1), np.int64)
-    runs[0], runs[-1] = samples[0], samples[-1] + 1
-    runs[2::2], runs[1:-1:2] = samples[cuts], samples[cuts - 1] + 1
-    bounds: list[int] = runs.tolist()
-    return bounds
+    bounds = np.array([(part.start, part.stop) for part in ranges], np.int64).reshape(-1, 2)
+    starts = np.concatenate([bounds[:, 0], *arrays])
+    stops = np.concatenate([bounds[:, 1], *(part + 1 for part in arrays)])
+    # Each by itself: whichever start goes with which stop, each sample is covered as often.
+    starts.sort()
+    stops.sort()
+    is_cut = starts[1:] != stops[:-1]
+    runs = starts[np.append(True, is_cut)], stops[np.append(is_cut, True)]
+    in_turn: list[int] = np.column_stack(runs).reshape(-1).tolist()
+    return in_turn
 
 
 # --- what is audited ---
@@ -303,10 +296,12 @@ class Recording:
         self._owner = os.getpid()
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # Unbuffered: each flush is one write at the end of the file, also where other processes append to it.
-        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115  # closed with the pass
+        self._file: BinaryIO = open(path, "ab+", buffering=0)  # noqa: SIM115  # closed with the pass
         try:
             # A line that a killed process, or a full disk, has cut is ended first.
-            self._append((b"" if _ends_whole(path) else b"\n") + format_row(begin))
+            size = self._file.seek(0, os.SEEK_END)
+            is_cut = size and os.pread(self._file.fileno(), 1, size - 1) != b"\n"
+            self._append((b"\n" if is_cut else b"") + format_row(begin))
         except BaseException:
             self._file.close()
             raise
@@ -363,15 +358,6 @@ class Recording:
         rest = memoryview(lines)
         while rest:  # a disk that is nearly full takes a part of it, and then raises
             rest = rest[self._file.write(rest) :]
-
-
-def _ends_whole(path: str) -> bool:
-    """Whether what is appended begins a line."""
-    with open(path, "rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
 
 
 class LeavesOut:

@@ -6,18 +6,16 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from .stopwatch import STARTING, Spent
 from .trace_file import TraceTimeline, timeline, write_run
-from .tracing import Dropped, Flight, Incident, Slice, Traced, longest
+from .tracing import Dropped, Flight, Incident, Slice, Traced, drop_shortest
 
 if TYPE_CHECKING:
     from .statistics import Statistics
-
-_Timed = TypeVar("_Timed", Slice, Flight)
 
 # What a pass counts in bins: numbers over time, and how long answers take. Pure.
 
@@ -40,12 +38,12 @@ class Series:
     def __init__(self, start_s: float) -> None:
         self._start_s = start_s
         self.bin_s = _FIRST_BIN_S
-        self._rows: defaultdict[str, list[float]] = defaultdict(list)
+        self._rows: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * _MOST_BINS)
 
     def add(self, name: str, at_s: float, amount: float) -> None:
         """So much at one moment."""
-        place = self._place(at_s)
-        self._row(name, place)[place] += amount
+        place = self._place(at_s)  # before the row: it may make the bins wider
+        self._rows[name][place] += amount
 
     def spread(self, name: str, start_s: float, end_s: float, amount: float) -> None:
         """So much, evenly from one moment to another."""
@@ -53,8 +51,8 @@ class Series:
         if end_s <= start_s:
             self.add(name, end_s, amount)
             return
-        last = self._place(end_s)  # before the first place: it may make the bins wider
-        row = self._row(name, last)
+        last = self._place(end_s)  # before the first place and the row: it may make the bins wider
+        row = self._rows[name]
         for place in range(self._place(start_s), last + 1):
             begin_s = self._start_s + place * self.bin_s
             covered_s = min(end_s, begin_s + self.bin_s) - max(start_s, begin_s)
@@ -63,21 +61,16 @@ class Series:
     def as_dict(self, end_s: float) -> dict[str, Any]:
         """The sums of every name, each with as many bins as there are up to ``end_s``, and their width."""
         bins = self._place(end_s) + 1  # which may have made them wider
-        rows = {name: row[:bins] + [0.0] * (bins - len(row)) for name, row in self._rows.items()}
-        return {"bin_s": self.bin_s, "rows": rows}
+        return {"bin_s": self.bin_s, "rows": {name: row[:bins] for name, row in self._rows.items()}}
 
     def _place(self, at_s: float) -> int:
         past_s = max(at_s - self._start_s, 0.0)
         while past_s >= self.bin_s * _MOST_BINS:
             self.bin_s *= 2
             for name, row in self._rows.items():
-                self._rows[name] = [sum(row[place : place + 2]) for place in range(0, len(row), 2)]
+                pairs = [sum(row[place : place + 2]) for place in range(0, _MOST_BINS, 2)]
+                self._rows[name] = pairs + [0.0] * len(pairs)
         return int(past_s / self.bin_s)
-
-    def _row(self, name: str, place: int) -> list[float]:
-        row = self._rows[name]
-        row += [0.0] * (place + 1 - len(row))
-        return row
 
 
 class Latencies:
@@ -300,15 +293,12 @@ class Trace:
     def _limit(self, slack: float) -> None:
         """Drop the shortest of what is too much, by so many times: rarely, since it takes some time."""
         kept = self._timeline
-        if len(kept.consumer) > _MOST_OF_CONSUMER * slack:
-            kept.consumer, short = longest(kept.consumer, _MOST_OF_CONSUMER)
-            self._dropped = self._dropped.plus(short)
-        self._limit_each(kept.slices, _MOST_SLICES, slack)
-        self._limit_each(kept.flights, _MOST_FLIGHTS, slack)
+        self._limit_each([kept.consumer], _MOST_OF_CONSUMER, slack)
+        self._limit_each(kept.slices.values(), _MOST_SLICES, slack)
+        self._limit_each(kept.flights.values(), _MOST_FLIGHTS, slack)
 
-    def _limit_each(self, events: dict[int, list[_Timed]], most: int, slack: float) -> None:
-        """The same for the events of all workers; each worker keeps an equal number."""
-        if sum(map(len, events.values())) > most * slack:
-            for worker, of_worker in events.items():
-                events[worker], short = longest(of_worker, most // len(events))
-                self._dropped = self._dropped.plus(short)
+    def _limit_each(self, parts: Collection[list[Any]], most: int, slack: float) -> None:
+        """The same for events of one kind; each worker keeps an equal number."""
+        if sum(map(len, parts)) > most * slack:
+            for events in parts:
+                self._dropped = self._dropped.plus(drop_shortest(events, most // len(parts)))

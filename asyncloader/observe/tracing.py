@@ -138,23 +138,24 @@ def _shifted(event: Any, by_s: float) -> Any:
     return event._replace(**{name: at_s + by_s for name, at_s in times.items()})
 
 
-def longest(events: Sequence[T], most: int) -> tuple[list[T], list[T]]:
-    """The longest of the events, as many as there may be, and the others; both in the order they came in.
+def drop_shortest(events: list[T], most: int) -> list[T]:
+    """Remove the shortest of the events where there are too many, and return them; all keep their order.
 
     Args:
         events: Any events. Those without a length count as long.
         most: How many to keep.
     """
     if len(events) <= most:
-        return [*events], []
+        return []
 
     def took_s(place: int) -> float:
         event = events[place]
         return event.end_s - event.start_s if isinstance(event, Slice | Flight) else math.inf
 
     left_out = set(sorted(range(len(events)), key=took_s)[: len(events) - most])
-    kept = [event for place, event in enumerate(events) if place not in left_out]
-    return kept, [events[place] for place in sorted(left_out)]
+    short = [events[place] for place in sorted(left_out)]
+    events[:] = [event for place, event in enumerate(events) if place not in left_out]
+    return short
 
 
 # Between two reports, mostly a tenth of a second. A reader would not look at more, and the batch beside the
@@ -197,10 +198,10 @@ class Recorder:
     def take(self, until_s: float) -> Traced:
         """All of it, for a report."""
         events = [self._events.popleft() for _ in range(len(self._events))]
-        kept, short = longest(events, _MOST_TOLD)
+        short = drop_shortest(events, _MOST_TOLD)
         with self._lock:
             dropped, self._dropped = self._dropped, Dropped()
-        return Traced(until_s, kept, dropped.plus(short))
+        return Traced(until_s, events, dropped.plus(short))
 
 
 def _cells_of(batch: Any) -> tuple[int, int]:

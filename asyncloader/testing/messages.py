@@ -173,11 +173,11 @@ def part(obj: Object, start: int, stop: int) -> Response:
     return Response(206, headers, _send(obj.content[start:stop]), (start, stop))
 
 
-def plain(status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """A response with its reason phrase as the body, as errors have it."""
-    text = f"{status} {_reason(status)}\n".encode()
-    base = {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(text))}
-    return Response(status, {**base, **(headers or {})}, _send(memoryview(text)))
+def plain(status: int, headers: Mapping[str, str] | None = None, text: str = "") -> Response:
+    """A response with a text as the body, by default its reason phrase, as errors have it."""
+    content = f"{text or f'{status} {_reason(status)}'}\n".encode()
+    base = {"Content-Type": "text/plain; charset=utf-8", "Content-Length": str(len(content))}
+    return Response(status, {**base, **(headers or {})}, _send(memoryview(content)))
 
 
 def content_range(start: int, stop: int, size: int) -> str:

@@ -162,11 +162,7 @@ class Connection:
         try:
             request = replace(messages.parse_request(head), concurrent=self.log.concurrent + 1)
         except messages.BadRequestError as error:
-            text = f"{error}\n".encode()
-            refusal = replace(
-                messages.plain(400, {"Content-Length": str(len(text))}),
-                body=(messages.Send(memoryview(text)),),
-            )
+            refusal = messages.plain(400, text=str(error))
             request = messages.Request("?", "", {}, keep_alive=False)
         entry = self.log.begin(request, number)
         try:

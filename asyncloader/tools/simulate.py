@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -168,7 +168,7 @@ class Balance:
     most: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """A simulated pass. ``as_dict()`` is plain JSON.
 
@@ -193,12 +193,12 @@ class Outcome:
     samples: int
     batches: int
     undelivered_samples: int
-    elapsed_s: float | None
-    first_batch_s: float | None
-    samples_per_s: float | None
-    wait_share: float | None
-    limit: str | None
-    stages_s: Mapping[str, float]
+    elapsed_s: float | None = None
+    first_batch_s: float | None = None
+    samples_per_s: float | None = None
+    wait_share: float | None = None
+    limit: str | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
     lane_samples: Balance
     lane_samples_whole: Balance
     lane_samples_indexed: Balance
@@ -362,14 +362,8 @@ def _outcome_of(run: PlannedRun, lanes: _Lanes) -> Outcome:
         lane_samples=_balance(left),
         lane_samples_whole=_balance(run.lane_samples(is_indexed=False)),
         lane_samples_indexed=_balance(run.lane_samples(is_indexed=True)),
-        **(_times_of(run, lanes, samples) if samples and run.has_times else _NO_TIMES),
+        **(_times_of(run, lanes, samples) if samples and run.has_times else {}),
     )
-
-
-_NO_TIMES: dict[str, Any] = {
-    **dict.fromkeys(("elapsed_s", "first_batch_s", "samples_per_s", "wait_share", "limit")),
-    "stages_s": {},
-}
 
 
 def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
