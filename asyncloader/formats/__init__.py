@@ -8,6 +8,7 @@ have both: a plan for parts of a shard, and a decoder for all of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -44,7 +45,6 @@ class Format(NamedTuple):
         options: The options of ``from_urls`` that it takes: ``"columns"`` if some can be chosen (shards that
             are compressed as a whole have a row of their own then); ``"filters"`` of rows, by pyarrow, which
             decodes without the interpreter's lock; the ``"delimiter"`` of fields.
-        short_suffixes: Endings that stand for format and compression together, with the compression.
         close: What a decoder is fed in place of the following samples, so that it returns the last one before
             them.
         may_be_empty: Whether a shard of no bytes has no samples, rather than being truncated.
@@ -55,19 +55,17 @@ class Format(NamedTuple):
     open: Callable[[ShardSpec], Decoder] | None = None
     plan: Callable[[ShardSpec], Planning | None] | None = None
     options: tuple[str, ...] = ()
-    short_suffixes: Mapping[str, str] = MappingProxyType({})
     close: bytes = b""
     may_be_empty: bool = False
     reopens: bool = False
 
 
-_TAR_SUFFIXES = {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"}
 _COLUMNS, _ARROW = ("columns",), ("columns", "filters")
 
 formats: Mapping[str, Format] = MappingProxyType(
     {
         # A sample of tar is complete when a member of the next one begins, or at the end.
-        "tar": Format((".tar",), open_tar, short_suffixes=_TAR_SUFFIXES, close=ZERO_BLOCK),
+        "tar": Format((".tar",), open_tar, close=ZERO_BLOCK),
         "jsonl": Format((".jsonl", ".ndjson"), open_jsonl, may_be_empty=True),
         "text": Format((".txt", ".text"), open_text, may_be_empty=True),
         "csv": Format((".csv",), open_csv, options=("delimiter",)),
@@ -89,6 +87,19 @@ formats: Mapping[str, Format] = MappingProxyType(
 
 
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
+
+# Of tar alone.
+_SHORT_SUFFIXES = {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"}
+
+# The format and the compression that the end of a name stands for.
+_endings: dict[str, tuple[str, str | None]] = {
+    suffix + more: (name, compression)
+    for name, row in reversed([*formats.items()])  # where two rows have the same one, the first counts
+    for suffix in row.suffixes
+    for more, compression in {"": None, **compression_suffixes}.items()
+}
+_endings |= {suffix: ("tar", compression) for suffix, compression in _SHORT_SUFFIXES.items()}
+_ENDING = re.compile(rf"(?:{'|'.join(map(re.escape, _endings))})\Z")
 
 
 def format_of(path: str) -> str:
@@ -116,11 +127,13 @@ def format_of(path: str) -> str:
 
 def has_format(path: str) -> bool:
     """Whether a URL's or path's suffix names a format."""
-    try:
-        split_suffix(path)
-    except ValueError:
-        return False
-    return True
+    return bool(ending_of(path))
+
+
+def ending_of(path: str) -> str:
+    """The end of a URL or path that names format and compression, in lower case; empty if there is none."""
+    found = _ENDING.search((urlsplit(path).path if "://" in path else path).lower())
+    return "" if found is None else found[0]
 
 
 def split_suffix(path: str) -> tuple[str, str | None]:
@@ -129,16 +142,9 @@ def split_suffix(path: str) -> tuple[str, str | None]:
     Raises:
         ValueError: There is no known suffix; the message lists them.
     """
-    name = (urlsplit(path).path if "://" in path else path).lower()
-    endings = {"": None, **compression_suffixes}
-    for format_name, row in formats.items():
-        for suffix in row.suffixes:
-            for ending, compression in endings.items():
-                if name.endswith(suffix + ending):
-                    return format_name, compression
-        for suffix, compression in row.short_suffixes.items():
-            if name.endswith(suffix):
-                return format_name, compression
+    if ending := ending_of(path):
+        return _endings[ending]
+    name = urlsplit(path).path if "://" in path else path
     # Only the last part of the path: the part before it may hold secrets.
     raise ValueError(
         f"cannot tell the format of {name.rpartition('/')[2]!r}: expected "
@@ -149,8 +155,8 @@ def split_suffix(path: str) -> tuple[str, str | None]:
 def compression_named(path: str) -> str | None:
     """The compression that the end of a path names, whatever stands before it; None if there is none."""
     name = path.lower()
-    endings = [compression_suffixes, *(row.short_suffixes for row in formats.values())]
-    return next((of[end] for of in endings for end in of if name.endswith(end)), None)
+    endings = {**compression_suffixes, **_SHORT_SUFFIXES}
+    return next((endings[end] for end in endings if name.endswith(end)), None)
 
 
 def may_be_empty(name: str, path: str) -> bool:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from ..formats import (
     check_delimited,
     check_format,
+    ending_of,
     format_of,
     formats,
     has_format,
@@ -223,7 +224,7 @@ def check_prefix(pattern: str, shards: Sequence[str], *, format: str | None) -> 
     most = ranked[0]
     raise ValueError(
         f"below {redact(pattern)} are files of several formats: {counts}; select some by a glob, such as "
-        f"{redact(pattern)}**/*{_suffix(found[most][0], most)}, or, if all are of one format, pass format="
+        f"{redact(pattern)}**/*{_suffix(found[most][0])}, or, if all are of one format, pass format="
     )
 
 
@@ -257,7 +258,7 @@ def _formats_of_run(run: Sequence[str]) -> Sequence[tuple[str, int]]:
     first, lines = run[0], in_lines(run)
     if "?" not in lines and "#" not in lines and shared_folder(run):  # all end with the path
         format = _format_of(first)
-        if lines.count("\n") == lines.count(f"{_suffix(first, format)}\n") == len(run):
+        if lines.count("\n") == lines.count(f"{_suffix(first)}\n") == len(run):
             return [(format, len(run))]
     return RunLengths.of(map(_format_of, run)).runs
 
@@ -296,12 +297,10 @@ def _meant(shard: str) -> str | None:
     )
 
 
-def _suffix(shard: str, format: str) -> str:
+def _suffix(shard: str) -> str:
     """The suffix of a shard's name with its format and compression."""
-    name = suffix_path(shard).rpartition("/")[2]
-    row, lowered = formats[format], name.lower()
-    begins = (lowered.rfind(suffix) for suffix in (*row.suffixes, *row.short_suffixes))
-    return name[max(begins) - len(lowered) :]  # from its end: other letters may be longer in lower case
+    path = suffix_path(shard)
+    return path[-len(ending_of(path)) :]
 
 
 def _check_webdataset(name: str) -> None:
