@@ -9,7 +9,7 @@ from typing import Any
 
 from ..store import NetworkPolicy, Store, pem_of
 from ..urls import is_server_url, scheme_of
-from .clouds import CLOUDS, Chosen, setting_of
+from .clouds import CLOUDS, setting_of
 
 # The options of object stores, checked and turned into what obstore takes; pure.
 #
@@ -92,10 +92,7 @@ def plain_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def client_arguments(
-    scheme: str,
-    options: Mapping[str, Any],
-    environ: Mapping[str, str],
-    chosen: Chosen | None = None,
+    scheme: str, options: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ``config`` and ``client_options`` of an obstore client; a credential provider is passed separately.
 
@@ -103,19 +100,16 @@ def client_arguments(
         scheme: ``s3``, ``gs`` or ``az``.
         options: Checked ones; obstore takes the others from the environment.
         environ: Only read to find an ``http://`` endpoint.
-        chosen: What the shared files of AWS add.
 
     Raises:
         ValueError: An endpoint that is no URL of a server.
     """
     cloud = CLOUDS[scheme]
-    chosen = chosen or Chosen()
     config: dict[str, Any] = {}
     client: dict[str, Any] = dict(_CLIENT_DEFAULTS)
-    added = {"region": chosen.region, "endpoint": chosen.endpoint}
-    added = {name: value for name, value in added.items() if value is not None}
-    for name, value in (plain_options(scheme, options) | added).items():
-        if name in ("credential_provider", "profile") or (chosen.provider and name in _KEYS):
+    superseded = _KEYS if "credential_provider" in options else ()
+    for name, value in plain_options(scheme, options).items():
+        if name in ("credential_provider", "profile", *superseded):
             continue
         if name == "root_certificate":
             client[name] = pem_of(value)

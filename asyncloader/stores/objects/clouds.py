@@ -167,26 +167,16 @@ class Boto3Keys:
         return self._provider()
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What the shared files add to options and environment.
-
-    Attributes:
-        provider: Signs the requests; None leaves that to obstore.
-        region, endpoint: None where options or environment have them, or they are unknown.
-    """
-
-    provider: Provider | None = field(default=None, repr=False)
-    region: str | None = None
-    endpoint: str | None = None
-
-
-def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> Chosen:
-    """Whose credentials, region and endpoint to use for S3.
+def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the shared files add to options and environment for S3.
 
     Args:
         options: Checked ones, by their plain names.
         environ: The environment, which may name other files than those in the home folder.
+
+    Returns:
+        Options: a region and an endpoint, where options and environment have none; and a
+        ``credential_provider``, unless obstore signs by itself.
 
     Raises:
         ValueError: A profile that is named and needed but not there, has nothing to sign with, or needs
@@ -208,10 +198,13 @@ def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> Chosen:
             f"no profile {name!r} in {credentials_path} or {config_path}; "
             "check the option profile or AWS_PROFILE"
         )
-    provider = _provider(name, profile, options, environ, needed)
     region = setting_of(options, environ, ("region", "default_region"), ("AWS_REGION", "AWS_DEFAULT_REGION"))
-    endpoint = _endpoint(profile, config, options, environ)
-    return Chosen(provider, None if region else profile.get("region"), endpoint)
+    added = {
+        "credential_provider": _provider(name, profile, options, environ, needed),
+        "region": None if region else profile.get("region"),
+        "endpoint": _endpoint(profile, config, options, environ),
+    }
+    return {name: value for name, value in added.items() if value is not None}
 
 
 def _provider(

@@ -27,7 +27,7 @@ from ..failures import TransientError, changed
 from ..store import Body, NetworkPolicy, no_chunks
 from ..urls import redact, split_key
 from .backend import check_options, client_arguments, plain_options
-from .clouds import CLOUDS, Chosen, Provider, UserProvider, choose
+from .clouds import CLOUDS, UserProvider, choose
 from .errors import CLIENT_ERRORS, is_of_provider, store_error
 
 if TYPE_CHECKING:
@@ -59,34 +59,21 @@ def refuse_after_fork() -> None:
         )
 
 
-def make_client(
-    scheme: str,
-    bucket: str,
-    options: Mapping[str, Any],
-    provider: Provider | None = None,
-    *,
-    retries: int = 0,
-) -> Client:
+def make_client(scheme: str, bucket: str, options: Mapping[str, Any], *, retries: int = 0) -> Client:
     """A client of one bucket.
 
     Args:
         scheme: ``s3``, ``gs`` or ``az``.
         bucket: Its name.
-        options: Checked ones.
-        provider: In place of the ``credential_provider`` among them.
+        options: Checked ones, by their plain names.
         retries: How often obstore itself retries; 0 where a wrapper does.
 
     Raises:
         ValueError: obstore takes no such values, or there is no such profile.
     """
-    plain = plain_options(scheme, options)
-    if provider is not None:
-        plain["credential_provider"] = provider
-    chosen = Chosen(provider=provider)
     cloud = CLOUDS[scheme]
-    if cloud.has_profiles:
-        chosen = choose(plain, os.environ)
-    config, client_options = client_arguments(scheme, options, os.environ, chosen)
+    used = {**options, **(choose(options, os.environ) if cloud.has_profiles else {})}
+    config, client_options = client_arguments(scheme, used, os.environ)
     make: Any = getattr(obstore.store, cloud.client)
     try:
         client: Client = make(
@@ -94,7 +81,7 @@ def make_client(
             config=config,
             client_options=client_options,
             retry_config={"max_retries": retries},
-            credential_provider=chosen.provider,
+            credential_provider=used.get("credential_provider"),
         )
     except (BaseError, OSError, TypeError, ValueError) as error:
         reason = _without(str(error).partition("\n")[0], [*options.values(), *config.values()])
@@ -151,11 +138,11 @@ class ObjectStore:
         check_options(scheme, options)
         self._scheme = scheme
         self._bucket = bucket
-        self._options = dict(options)
+        self._options = plain_options(scheme, options)
         self._provider: UserProvider | None = None
-        provide = plain_options(scheme, options).get("credential_provider")
-        if provide is not None:
-            self._provider = UserProvider(provide)
+        if "credential_provider" in self._options:
+            self._provider = UserProvider(self._options["credential_provider"])
+            self._options["credential_provider"] = self._provider
         self._client: Client | None = None
         self._answered = False
 
@@ -214,21 +201,20 @@ class ObjectStore:
         """What to raise for the client's error, outside its ``except``; the user's own keeps its type."""
         if self._provider is not None and self._provider.failure is not None and is_of_provider(error):
             return self._provider.failure
-        options = plain_options(self._scheme, self._options)
         return store_error(
             error,
             url,
             offset,
             etag,
             was_answered=self._answered,
-            endpoint=options.get("endpoint", ""),
-            proxy=options.get("proxy_url", ""),
+            endpoint=self._options.get("endpoint", ""),
+            proxy=self._options.get("proxy_url", ""),
         )
 
     def _open_client(self) -> Client:
         refuse_after_fork()
         if self._client is None:
-            self._client = make_client(self._scheme, self._bucket, self._options, self._provider)
+            self._client = make_client(self._scheme, self._bucket, self._options)
         return self._client
 
 
@@ -320,7 +306,7 @@ class ObjectFolder:
         self._scheme, _, bucket = root.rstrip("/").partition("://")
         self._bucket = bucket
         check_options(self._scheme, options)
-        self._options = dict(options)
+        self._options = plain_options(self._scheme, options)
         self._client: Client | None = None
 
     def sizes(self) -> dict[str, int]:
@@ -373,6 +359,6 @@ class ObjectFolder:
         try:
             return ask(self._client)
         except CLIENT_ERRORS as error:
-            endpoint = plain_options(self._scheme, self._options).get("endpoint", "")
+            endpoint = self._options.get("endpoint", "")
             failure = store_error(error, redact(self._url) + name, None, endpoint=endpoint)
         raise failure
