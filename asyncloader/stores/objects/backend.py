@@ -150,7 +150,7 @@ def locate(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> 
     scheme = scheme_of(url).name
     cloud, plain = CLOUDS[scheme], plain_options(scheme, options)
     settings = [setting_of(plain, environ, *places).rstrip("/") for places in cloud.servers]
-    if cloud.endpoint_is_all and settings[0]:
+    if cloud.has_profiles and settings[0]:
         settings = settings[:1]
     return "\n".join([scheme, *settings]), url.partition("://")[2]
 

@@ -31,8 +31,8 @@ class Cloud:
         endpoint_variables: Where obstore finds its endpoint, the first that is set. It does not report which
             one it took, and refuses http:// by default.
         servers: What identifies the server of a bucket: options by their plain names, and the variables that
-            count where no option is given. An endpoint makes the others irrelevant if ``endpoint_is_all``.
-        has_profiles: Whether the shared files of AWS hold settings for it.
+            count where no option is given.
+        has_profiles: Whether the shared files of AWS hold settings for it, which an endpoint overrides.
     """
 
     client: str
@@ -43,7 +43,6 @@ class Cloud:
     endpoint_option: str
     endpoint_variables: tuple[str, ...]
     servers: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-    endpoint_is_all: bool = False
     has_profiles: bool = False
 
 
@@ -73,7 +72,6 @@ CLOUDS: Mapping[str, Cloud] = {
         endpoint_variables=_S3_ENDPOINTS,
         # A profile may have an endpoint of its own.
         servers=((("endpoint",), _S3_ENDPOINTS), (("profile",), ("AWS_PROFILE",))),
-        endpoint_is_all=True,
         has_profiles=True,
     ),
     "gs": Cloud(
@@ -120,12 +118,6 @@ CLOUDS: Mapping[str, Cloud] = {
 # else the environment's, else the profile's, whichever credentials are used.
 
 Provider: TypeAlias = Callable[[], Any]
-
-_SIGNS_ITSELF = (
-    "web_identity_token_file",
-    "container_credentials_relative_uri",
-    "container_credentials_full_uri",
-)
 
 _YES = frozenset({"1", "true", "on", "yes", "y"})
 
@@ -191,7 +183,8 @@ def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, 
     in_config = config.get(f"profile {name}") or (config.get("default") if name == "default" else None)
     profile = ChainMap(credentials.get(name, {}), in_config or {})
     needed = "profile" in options or (
-        not _given_in_code(options) and not _has_keys(environ, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        not _given_in_code(options)
+        and not (environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"))
     )
     if named and not profile and needed:
         raise ValueError(
@@ -219,10 +212,8 @@ def _provider(
     if "credential_provider" in options:
         given: Provider = options["credential_provider"]
         return given
-    if _has_keys(options, "access_key_id", "secret_access_key"):
-        return StaticKeys(
-            options["access_key_id"], options["secret_access_key"], options.get("session_token") or None
-        )
+    if (keys := _keys(options, "")) is not None:
+        return keys
     if not needed or ("profile" not in options and _yes(environ.get("AWS_SKIP_SIGNATURE"))):
         return None
     if profile.get("role_arn"):
@@ -232,11 +223,11 @@ def _provider(
     if profile.get("sso_session") or profile.get("sso_start_url"):
         return _boto3(name)
     in_credentials, in_config = profile.maps
-    if (keys := _keys(in_credentials)) is not None:
+    if (keys := _keys(in_credentials, "aws_")) is not None:
         return keys
     if profile.get("credential_process"):
         return _boto3(name)
-    if (keys := _keys(in_config)) is not None:
+    if (keys := _keys(in_config, "aws_")) is not None:
         return keys
     if "profile" in options:
         # obstore would go on to the environment's keys, which are not those of the profile.
@@ -250,11 +241,12 @@ def _boto3(name: str) -> Boto3Keys:
     return Boto3Keys(name)
 
 
-def _keys(settings: Mapping[str, str]) -> StaticKeys | None:
-    if not _has_keys(settings, "aws_access_key_id", "aws_secret_access_key"):
+def _keys(settings: Mapping[str, str], prefix: str) -> StaticKeys | None:
+    key, secret = (settings.get(f"{prefix}{name}") for name in ("access_key_id", "secret_access_key"))
+    if not key or not secret:
         return None
-    token = settings.get("aws_session_token") or settings.get("aws_security_token")
-    return StaticKeys(settings["aws_access_key_id"], settings["aws_secret_access_key"], token or None)
+    token = settings.get(f"{prefix}session_token") or settings.get(f"{prefix}security_token")
+    return StaticKeys(key, secret, token or None)
 
 
 def setting_of(
@@ -281,16 +273,12 @@ def _endpoint(
 
 
 def _given_in_code(options: Mapping[str, Any]) -> bool:
-    names = ("anonymous", "skip_signature", "credential_provider", "access_key_id", *_SIGNS_ITSELF)
-    return any(options.get(name) for name in names)
+    ours = ("anonymous", "skip_signature", "credential_provider", "access_key_id")
+    return any(options.get(name) for name in (*ours, "web_identity_token_file", *_S3_CONTAINERS))
 
 
 def _yes(value: object) -> bool:
     return str(value).lower() in _YES
-
-
-def _has_keys(where: Mapping[str, Any], *names: str) -> bool:
-    return all(where.get(name) for name in names)
 
 
 def _sections(path: str) -> dict[str, dict[str, str]]:
