@@ -7,6 +7,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +22,7 @@ from asyncloader.stores.http.backend import open_store
 from asyncloader.stores.listing import look
 from asyncloader.stores.objects.backend import check_options
 from asyncloader.stores.objects.clouds import UserProvider
-from asyncloader.stores.objects.store import ObjectStore
+from asyncloader.stores.objects.store import ObjectFolder, ObjectStore
 from asyncloader.stores.store import Body, NetworkPolicy
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -188,6 +189,18 @@ async def test_other_clouds_take_providers_too(
     await read(fetch, store, scheme)
     assert cloud.signers == [signed, signed]
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_a_folder_to_write_to_takes_a_provider_too(cloud: Cloud, scheme: str) -> None:
+    options = {
+        "endpoint": cloud.url,
+        "credential_provider": lambda: {"token": "SENTINEL", "expires_at": None},
+        **({"account_name": "me"} if scheme == "az" else {}),
+    }
+    with suppress(StoreError):  # the server answers with a range, which was not asked for
+        ObjectFolder(f"{scheme}://corpus/", options).read("x")
+    assert set(cloud.signers) == {"Bearer SENTINEL"}
 
 
 async def test_a_provider_travels_by_cloudpickle(cloud: Cloud, fetch: Fetch) -> None:
