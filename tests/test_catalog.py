@@ -360,7 +360,13 @@ class TestBesideShardsOfAWebServer:
 
     @pytest.mark.parametrize(
         "content",
-        [b"<!DOCTYPE html>\n<p>", b'\n<pre>{"asyncloader_index": 1}</pre>', b'{"name": "an app"}', b"null"],
+        [
+            b"<!DOCTYPE html>\n<p>",
+            b"\xef\xbb\xbf<html>",
+            b'\n<pre>{"asyncloader_index": 1}</pre>',
+            b'{"name": "an app"}',
+            b"null",
+        ],
     )
     def test_what_is_somebody_elses_is_left_alone(self, tmp_path: Path, content: bytes) -> None:
         write(tmp_path)

@@ -248,7 +248,9 @@ def _of_lists(array: Any) -> Column:
         inside, offsets = array.values.slice(array.offset * size, count * size), np.arange(count + 1) * size
     elif array.null_count or not (types.is_list(kind) or types.is_large_list(kind)):
         # Values may lie in any order, and may be anything where a list is null.
-        inside, offsets = array.flatten(), np.append(0, np.cumsum(lengths(array)))
+        offsets = np.append(0, np.cumsum(lengths(array)))
+        # flatten() cannot make an empty array of an extension type.
+        inside = array.flatten() if offsets[-1] else array.values.slice(0, 0)
     else:  # flatten() would import pyarrow.compute, which takes longer than a block
         offsets = stored(array.offsets).astype(np.int64)
         inside = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
@@ -293,10 +295,13 @@ def cut(table: Any) -> Iterator[tuple[int, int]]:
 
     Blocks have some MiB, or one row.
     """
-    even = len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)
-    shares = any(map(_shares, table.schema.types))
-    ends = np.cumsum(sum(map(_row_bytes, table.columns))) if shares else None
-    at = 0
+    if not len(table):
+        return
+    ends, even, at = None, 0, 0
+    if any(map(_shares, table.schema.types)):  # of which older versions of pyarrow do not know the size
+        ends = np.cumsum(sum(map(_row_bytes, table.columns)))
+    else:
+        even = len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)
     while at < len(table):
         fit = even
         if ends is not None:

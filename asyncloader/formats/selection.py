@@ -156,15 +156,14 @@ def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
     text = str(filters)
     tested = []
     try:
-        table = schema.empty_table()
+        # A name that is not in the text is not in the expression; others may be part of a word or value.
+        table = pa.schema([field for field in schema if field.name in text]).empty_table()
         mask_of(table, filters)
-        for name in schema.names:
-            # A name that is not in the text is not in the expression; others may be part of a word or value.
-            if name in text:
-                try:
-                    mask_of(table.drop_columns(name), filters)
-                except failures:
-                    tested.append(name)
+        for name in table.column_names:
+            try:
+                mask_of(table.drop_columns(name), filters)
+            except failures:
+                tested.append(name)
         # pyarrow compares some types only if there is a row.
         row = [pa.nulls(1, schema.field(name).type) for name in tested]
         mask_of(pa.Table.from_arrays(row, tested) if row else table, filters)

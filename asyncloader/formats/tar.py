@@ -176,6 +176,7 @@ def _read_extension(
             f"tar: a {kind.decode()!r} header of {size} bytes; at most {MAX_EXTENSION_BYTES} are read"
         )
     body = yield size
+    kind = kind.replace(b"X", b"x")  # Solaris's name of it
     if kind in extensions:  # tar programs differ in which one they use
         raise FormatError(f"tar: two {kind.decode()!r} headers in front of one member")
     if kind == b"L":

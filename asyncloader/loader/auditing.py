@@ -53,7 +53,7 @@ def open_recording(options: StreamOptions, cursor: Cursor) -> Recording:
         contents_path = os.path.join(place, f"{name}.json")
         # The same on all ranks, so one of them writes it, and not anew after a restart.
         if world.rank == 0 and not os.path.exists(contents_path):
-            write_contents(contents_path, Contents(options.described, [*_parts_of(stages, (), "", 1)]))
+            write_contents(contents_path, Contents(options.described, [*_parts_of(stages, (), "", 1)], 2))
         return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
     except OSError as error:
         raise ValueError(

@@ -14,7 +14,7 @@ from ..flow.channel import EndOfChannel, ReceiveTimeout
 from ..observe.audit import LeftSamples
 from ..observe.statistics import Meter
 from ..pipeline.components import places_of
-from ..pipeline.lane import Shortfall, describe_shortfalls
+from ..pipeline.lane import Shortfall
 from ..pipeline.stream import LanesJob, Note, Turns
 from ..plan.lanes import Cursor, Deal, Rotation
 from ..workers.pool import AnyPool, wait_any, wait_any_async
@@ -199,7 +199,8 @@ class NoteSink:
 
     def __init__(self, job: LanesJob, counters: Meter) -> None:
         self._counters = counters
-        self._shortfalls: list[Shortfall] = []
+        #: Of operators, found at the ends of lanes.
+        self.shortfalls: list[Shortfall] = []
         #: What operators have left out behind the last batch of each lane that has ended.
         self.left_at_ends: dict[int, Sequence[LeftSamples]] = {}
         self._empty_shards: set[str] = set()
@@ -227,7 +228,7 @@ class NoteSink:
             self._count_empty(note.empty_shards)
         if note.spent is not None:
             self._counters.spend(worker, note.spent)
-        self._shortfalls += note.shortfalls
+        self.shortfalls += note.shortfalls
         if note.position is None and note.left_out:
             self.left_at_ends[note.lane] = note.left_out
         return note.position is not None
@@ -259,10 +260,6 @@ class NoteSink:
             )
             self._empty_shards.add(shard)
         self._counters.empty_shards = len(self._empty_shards)
-
-    def describe_shortfalls(self) -> list[str]:
-        """What ``take`` lacked, a sentence for each."""
-        return describe_shortfalls(self._shortfalls)
 
 
 # Stacks in a message. More would not be read, and each may take a second to get.

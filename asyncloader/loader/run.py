@@ -21,6 +21,7 @@ from ..flow.process import keep_freed_pages, share_arenas
 from ..observe.audit import LeftSamples, Recording
 from ..observe.statistics import Meter
 from ..observe.stopwatch import IDLE
+from ..pipeline.lane import Shortfall, describe_shortfalls
 from ..pipeline.stream import Collated, LanesJob, Note, read_lanes
 from ..plan.lanes import Cursor, Row
 from ..plan.topology import BATCHES_AHEAD, share_memory
@@ -65,8 +66,8 @@ class Run:
         timeout_s: How long the next batch may take; None for as long as it takes.
         describe_wait: Says what the producers of batches do when it takes longer; takes seconds at most.
         left_at_ends: What operators have left out behind the last batch of each lane that has ended.
-        describe_lacks: What to warn of at the end of the epoch. A lane ends on another thread or in a worker,
-            where no line of the user's could be named.
+        shortfalls: Of operators; warned of at the end of the epoch, since a lane ends on another thread or in
+            a worker, where no line of the user's could be named.
         if_empty: What to warn of if the epoch ends without a batch, as when no row meets its filters.
         recording: Of what is delivered, if that is audited; closed with the pass.
 
@@ -88,13 +89,13 @@ class Run:
         timeout_s: float | None,
         describe_wait: Callable[[], str],
         left_at_ends: Mapping[int, Sequence[LeftSamples]],
-        describe_lacks: Callable[[], list[str]],
+        shortfalls: Sequence[Shortfall],
         if_empty: str | None,
         recording: Recording | None,
     ) -> None:
         self._source, self._stack = source, stack
         self._timeout_s, self._describe_wait = timeout_s, describe_wait
-        self._describe_lacks, self._if_empty = describe_lacks, if_empty
+        self._shortfalls, self._if_empty = shortfalls, if_empty
         self._left_at_ends, self._recording = left_at_ends, recording
         self._cursor = cursor
         self.batches_before = cursor.batches
@@ -312,10 +313,8 @@ class Run:
         self._warn()
 
     def _warn(self) -> None:
-        if not self.exhausted:
-            return
-        lacks = self._describe_lacks()
-        if self._if_empty is not None and not self.cursor.batches and not self.counters.stopped:
+        lacks = describe_shortfalls(self._shortfalls) if self.exhausted else []
+        if self.exhausted and self._if_empty and not (self.cursor.batches or self.counters.stopped):
             lacks.append(self._if_empty)
         for sentence in lacks:
             warnings.warn(sentence, stacklevel=users_level())

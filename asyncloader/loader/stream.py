@@ -195,7 +195,7 @@ class StreamKind:
                 timeout_s=float(options.timeout) or None,
                 describe_wait=lanes.describe_wait,
                 left_at_ends=notes.left_at_ends,
-                describe_lacks=notes.describe_shortfalls,
+                shortfalls=notes.shortfalls,
                 if_empty=if_empty_of(self._stages),
                 recording=recording,
             )

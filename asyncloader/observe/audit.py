@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -181,16 +181,18 @@ class AuditedSource:
     repetitions: int | None
 
 
-class Contents(msgspec.Struct, frozen=True, tag_field="asyncloader_audit", tag=2):
-    """A dataset as the audit knows it. The tag identifies its file, and is the version.
+class Contents(msgspec.Struct, frozen=True):
+    """A dataset as the audit knows it.
 
     Attributes:
         described: What states say of it.
         parts: Its sources.
+        asyncloader_audit: The version; it identifies the file.
     """
 
     described: dict[str, Any]
     parts: Sequence[AuditedSource]
+    asyncloader_audit: Literal[2]
 
 
 def write_contents(path: str, contents: Contents) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -224,16 +225,13 @@ def _read_web(
         drop_frames(error)
         raise
     # Some servers send a page, or JSON of their own, for every missing file.
-    if content.lstrip()[:1] == b"<" or (not is_index(content) and _is_json(content)):
+    if content.removeprefix(BOM_UTF8).lstrip()[:1] == b"<":
         return None
+    if not is_index(content):
+        with suppress(ValueError, RecursionError):
+            json.loads(content)
+            return None
     return index_lookup.found_entries(place, io.BytesIO(content))
-
-
-def _is_json(content: bytes) -> bool:
-    with suppress(ValueError, RecursionError):
-        json.loads(content)
-        return True
-    return False
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:

@@ -285,7 +285,7 @@ def pem_of(certificate: str) -> str:
     """
     import ssl  # late: most datasets do not need it
 
-    with suppress(OSError, ValueError):  # of the file, and of TLS
+    with suppress(OSError, ValueError, TypeError):  # of the file, and of TLS
         pem = certificate if "-----BEGIN" in certificate else Path(certificate).read_text("ascii")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
         return pem

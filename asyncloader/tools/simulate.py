@@ -509,11 +509,9 @@ class _Requests:
             requests = Pace.start * 2 ** min(doublings, 8)
             sent = max(min(self.most, requests, self.start * MOST_GROWTH**rounds), 1.0)
             if sent == self.most:
-                return first_byte_s + self.held_s * (waves + self._waves_of(left))
+                # Single parts arrive together, so the last wave counts as a whole one.
+                full = left / self.most if self.parts > 1 else math.ceil(left / self.most)
+                return first_byte_s + self.held_s * (waves + full)
             left -= sent
             waves += 1
         return first_byte_s + waves * self.held_s
-
-    def _waves_of(self, parts: float) -> float:
-        """Waves of full size. Single parts arrive together, so the last wave counts as a whole one."""
-        return parts / self.most if self.parts > 1 else math.ceil(parts / self.most)

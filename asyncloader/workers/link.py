@@ -90,7 +90,7 @@ class MessageSocket:
         # Re-entrant: a garbage collection while it is held may run the finalizer that closes this.
         self._lock = threading.RLock()
         self._unsent = deque[tuple[bytes, Sequence[int]]]()
-        self._unread = b""
+        self._unread = bytearray()
         #: Of messages that are still to be received.
         self._descriptors = deque[Sequence[int]]()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ from asyncloader.observe.audit import (
     RecordedPass,
     format_row,
     parse_row,
+    read_contents,
     runs_of,
+    write_contents,
 )
 from asyncloader.tools.audit import EpochVerdict, judge_epoch
 
@@ -46,7 +49,7 @@ def _judge(
         told = [LaneRow(str(number), lane, first, stop, [(SHARD, runs)]) for first, stop, runs in rows]
         read.append(RecordedPass(begin, told, End(str(number), stopped)))
     part = AuditedSource((), "", ["a.tar"], [count], 1)
-    return judge_epoch("r", 0, Contents({"lanes": lanes}, [part]), read)
+    return judge_epoch("r", 0, Contents({"lanes": lanes}, [part], 2), read)
 
 
 def test_all_samples_once_is_exact() -> None:
@@ -99,7 +102,7 @@ def _left_out(runs: list[int], *, component: tuple[int, ...] = (), tells: bool =
     rows = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])], [left]), LaneRow("0", 0, 1, 1, [], [left])]
     part = AuditedSource((), "", ["a.tar"], [10], 1)
     passes = [RecordedPass(begin, rows, End("0", False))]
-    return judge_epoch("r", 0, Contents({"lanes": 1}, [part]), passes, left_out=True)
+    return judge_epoch("r", 0, Contents({"lanes": 1}, [part], 2), passes, left_out=True)
 
 
 def test_what_an_operator_names_as_left_out_is_not_lacking() -> None:
@@ -151,7 +154,7 @@ def test_ranks_that_go_on_after_a_stop_complete_the_epoch() -> None:
             Begin("1", 1.0, 0, 0, 1, 0, {0: 1}, [0, 1]), [LaneRow("1", 0, 1, 2, [(SHARD, [6, 10])])], went_on
         ),
     ]
-    contents = Contents({"lanes": 2}, [AuditedSource((), "", ["a.tar"], [10], 1)])
+    contents = Contents({"lanes": 2}, [AuditedSource((), "", ["a.tar"], [10], 1)], 2)
     assert judge_epoch("r", 0, contents, passes[:1]).verdict == "incomplete"
     assert judge_epoch("r", 0, contents, passes).verdict == "exact"
 
@@ -160,7 +163,7 @@ def test_lanes_that_nobody_has_ended_are_unfinished() -> None:
     begin = Begin("0", 0.0, 0, 0, 1, 0, {0: 0}, [0])
     rows = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])])]
     part = AuditedSource((), "", ["a.tar"], [10], 1)
-    verdict = judge_epoch("r", 0, Contents({"lanes": 2}, [part]), [RecordedPass(begin, rows)])
+    verdict = judge_epoch("r", 0, Contents({"lanes": 2}, [part], 2), [RecordedPass(begin, rows)])
     assert (verdict.verdict, verdict.open_lanes, verdict.findings) == ("unfinished", (0, 1), ())
 
 
@@ -191,3 +194,14 @@ def test_a_log_tells_of_batches_that_nobody_recorded() -> None:
     log = LaneLog()
     log.reopen(3)
     assert log.faults == ["batches 0 to 2 were delivered, but not recorded; is a file missing?"]
+
+
+def test_the_file_of_a_datasets_contents_says_its_version(tmp_path: Path) -> None:
+    path = str(tmp_path / "contents.json")
+    contents = Contents({"lanes": 2}, [AuditedSource((), "", ["a.tar"], [10], 1)], 2)
+    write_contents(path, contents)
+    assert read_contents(path) == contents
+    for version in ("", ', "asyncloader_audit": 1', ', "asyncloader_audit": "2"'):
+        Path(path).write_text('{"described": {"lanes": 1}, "parts": []' + version + "}")
+        with pytest.raises(ValueError, match="has written, of version 2"):
+            read_contents(path)

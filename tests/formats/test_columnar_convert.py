@@ -67,6 +67,9 @@ OTHERS = [
     (pa.array([5, 6, 5]).dictionary_encode(), "int64", [5, 6, 5]),
     (pc.run_end_encode(pa.array([1, 1, 2])), "int64", [1, 1, 2]),
     (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16))), None, [bytes(16)]),
+    (pa.ListArray.from_arrays(
+        pa.array([0, 0], pa.int32()), pa.ExtensionArray.from_storage(pa.uuid(), pa.array([], pa.binary(16))),
+        mask=pa.array([True])), None, [None]),
     (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(8.0).reshape(2, 2, 2)), "float64",
      [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]),
     *((pa.array(["a", None], kind), None, ["a", None])

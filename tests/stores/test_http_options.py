@@ -48,6 +48,7 @@ def test_headers_of_the_user_are_options() -> None:
         ({"proxy": "http://SENTINEL", "proxy_url": "http://SENTINEL"}, ValueError),
         ({"root_certificate": "/nowhere/SENTINEL.pem"}, ValueError),
         ({"root_certificate": "-----BEGIN CERTIFICATE-----SENTINEL"}, ValueError),
+        ({"root_certificate": "\u00fc -----BEGIN CERTIFICATE-----SENTINEL"}, ValueError),
         ({"root_certificate": 3}, TypeError),
     ],
 )

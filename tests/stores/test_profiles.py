@@ -174,6 +174,17 @@ def test_a_profile_that_is_not_there_is_told_with_the_files(
         choose(options, environ)
 
 
+def test_what_is_empty_in_one_file_is_taken_from_the_other() -> None:
+    empty = "[default]\nregion=\nendpoint_url=\nrole_arn=\n" + KEYS
+    chosen = choose({}, {}, empty, "[default]\nregion=eu-x\nendpoint_url=https://e\nrole_arn=arn\n")
+    assert (chosen["region"], chosen["endpoint"]) == ("eu-x", "https://e")
+    assert isinstance(chosen["credential_provider"], Boto3Keys), "the role"
+
+
+def test_a_profile_without_settings_leaves_the_signing_to_the_machine() -> None:
+    assert choose({}, {"AWS_PROFILE": "p"}, "", "[profile p]\n") == {}
+
+
 def test_a_profile_that_nobody_needs_may_be_missing() -> None:
     assert "credential_provider" not in choose({}, ENVIRONMENT_KEYS | {"AWS_PROFILE": "none"})
     assert "credential_provider" not in choose({}, {}, "", "")

@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit
 
 from ...errors import StoreError
@@ -100,7 +101,7 @@ def _stated(name: str, value: str, whole: bool, of_object: bool) -> Iterator[tup
 
 def _decoded(name: str, algorithm: str, text: str) -> bytes:
     # Some servers write hexadecimal, which as base64 would be half as many bytes again.
-    for decode in (_from_base64, bytes.fromhex):
+    for decode in (partial(base64.b64decode, validate=True), bytes.fromhex):
         try:
             digest = decode(text)
         except ValueError:
@@ -109,10 +110,6 @@ def _decoded(name: str, algorithm: str, text: str) -> bytes:
             return digest
     expected = f"{_LENGTHS[algorithm]} bytes of {algorithm} in base64"
     raise ValueError(f"the server's {name} header should hold {expected}, and does not")
-
-
-def _from_base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
 
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")

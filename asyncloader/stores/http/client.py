@@ -262,14 +262,6 @@ def _joined(here: URL, location: str) -> URL | None:
         return None
 
 
-def _shown(proxy: URL | None) -> str:
-    return redact(str(proxy))
-
-
-def _through(proxy: URL | None) -> str:
-    return "" if proxy is None else f" through the proxy {_shown(proxy)}"
-
-
 def _is_no_tls(error: OSError) -> bool:
     """Whether the server does not use TLS, such as a web server that takes the handshake for a request."""
     return isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
@@ -278,14 +270,16 @@ def _is_no_tls(error: OSError) -> bool:
 def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = None) -> StoreError:
     """The error to raise for the client's; it quotes nothing of its text."""
     kind: type[StoreError] = TransientError
+    shown_proxy = redact(str(proxy))
     if isinstance(error, TimeoutError):
-        what = f"the connection{_through(proxy)} failed: no answer to it in time"
+        through = "" if proxy is None else f" through the proxy {shown_proxy}"
+        what = f"the connection{through} failed: no answer to it in time"
     elif isinstance(error, aiohttp.ClientProxyConnectionError):
         reason = error.os_error.strerror or type(error.os_error).__name__
-        what = f"the proxy {_shown(proxy)} cannot be reached: {reason}; check the option proxy"
+        what = f"the proxy {shown_proxy} cannot be reached: {reason}; check the option proxy"
     elif isinstance(error, aiohttp.ClientHttpProxyError):
         kind = TransientError if error.status >= 500 else StoreError
-        what = f"the proxy {_shown(proxy)} answered {error.status}, and leads to no server"
+        what = f"the proxy {shown_proxy} answered {error.status}, and leads to no server"
     elif isinstance(error, aiohttp.ClientPayloadError):
         what = "the connection was cut before the promised length"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
