@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from ..types import Planning
 from .arrow import plan_arrow
@@ -132,8 +131,13 @@ def has_format(path: str) -> bool:
 
 def ending_of(path: str) -> str:
     """The end of a URL or path that names format and compression, in lower case; empty if there is none."""
-    found = _ENDING.search((urlsplit(path).path if "://" in path else path).lower())
+    found = _ENDING.search(_without_query(path).lower())
     return "" if found is None else found[0]
+
+
+def _without_query(path: str) -> str:
+    # Any key of a bucket may be asked about, so not urlsplit, which raises for some.
+    return re.split("[?#]", path, maxsplit=1)[0] if "://" in path else path
 
 
 def split_suffix(path: str) -> tuple[str, str | None]:
@@ -144,19 +148,17 @@ def split_suffix(path: str) -> tuple[str, str | None]:
     """
     if ending := ending_of(path):
         return _endings[ending]
-    name = urlsplit(path).path if "://" in path else path
     # Only the last part of the path: the part before it may hold secrets.
     raise ValueError(
-        f"cannot tell the format of {name.rpartition('/')[2]!r}: expected "
+        f"cannot tell the format of {_without_query(path).rpartition('/')[2]!r}: expected "
         f"{known_suffixes()}; or name the format by format="
     )
 
 
 def compression_named(path: str) -> str | None:
     """The compression that the end of a path names, whatever stands before it; None if there is none."""
-    name = path.lower()
     endings = {**compression_suffixes, **_SHORT_SUFFIXES}
-    return next((endings[end] for end in endings if name.endswith(end)), None)
+    return next((endings[end] for end in endings if path.lower().endswith(end)), None)
 
 
 def may_be_empty(name: str, path: str) -> bool:

@@ -69,6 +69,11 @@ def test_the_message_about_a_suffix_tells_no_secret() -> None:
     assert "SENTINEL" not in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["s3://b/odd://[x", "s3://b/https://example.com\u2100/p.html"])
+def test_names_that_are_no_urls_have_no_format(path: str) -> None:
+    assert not has_format(path) and has_format(f"{path}.tar")
+
+
 def test_unknown_formats_are_refused() -> None:
     for name, row in formats.items():
         if row.suffixes:

@@ -183,6 +183,7 @@ def test_what_is_empty_in_one_file_is_taken_from_the_other() -> None:
 
 def test_a_profile_without_settings_leaves_the_signing_to_the_machine() -> None:
     assert choose({}, {"AWS_PROFILE": "p"}, "", "[profile p]\n") == {}
+    assert choose({}, {}, "", "[profile default]\n[default]\nregion=r\n") == {"region": "r"}
 
 
 def test_a_profile_that_nobody_needs_may_be_missing() -> None:

@@ -180,13 +180,13 @@ def choose(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, 
     config_path = os.path.expanduser(environ.get("AWS_CONFIG_FILE") or "~/.aws/config")
     credentials, config = _sections(credentials_path), _sections(config_path)
     # What is in the file of credentials comes first.
-    in_config = config.get(f"profile {name}", config.get("default") if name == "default" else None)
+    in_config = config.get(f"profile {name}") or (config.get("default") if name == "default" else None)
     profile = ChainMap(credentials.get(name, {}), in_config or {})
     needed = "profile" in options or (
         not _given_in_code(options)
         and not (environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"))
     )
-    if named and name not in credentials and in_config is None and needed:
+    if needed and named and not (in_config or name in credentials or f"profile {name}" in config):
         raise ValueError(
             f"no profile {name!r} in {credentials_path} or {config_path}; "
             "check the option profile or AWS_PROFILE"
