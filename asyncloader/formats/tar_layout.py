@@ -48,11 +48,10 @@ def parse_header(block: bytes) -> tuple[str, int, bytes]:
     """
     name, size_field, sum_field, kind, magic, prefix = _FIELDS.unpack(block)
     # adler32's low half is 1 + the sum of the bytes mod 65521; the standard library has no other C loop that
-    # sums bytes. 256 x 255 + 1 < 65521, so it is exact of half a header.
-    total = (adler32(block[: BLOCK // 2]) & 0xFFFF) + (adler32(block[BLOCK // 2 :]) & 0xFFFF) - 1
-    total += 256 - (adler32(sum_field) & 0xFFFF)  # its own field counts as eight spaces
-    if sum_field != b"%06o\0 " % total:  # the usual form
-        _check_sum(block, sum_field, total)
+    # sums bytes. Its own field counts as eight spaces.
+    total = (adler32(block) & 0xFFFF) + 256 - (adler32(sum_field) & 0xFFFF)
+    if sum_field != b"%06o\0 " % total:  # the usual form, of a usual sum
+        _check_sum(block, sum_field)
     size = parse_number(size_field, "size")
     name = name.partition(b"\0")[0]
     # Old GNU headers ("ustar  ") have times in place of the prefix of POSIX.
@@ -127,13 +126,14 @@ def _octal(digits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.boo
     return values @ _PLACES[-digits.shape[1] :], values.max(1, initial=0) < 8
 
 
-def _check_sum(block: bytes, sum_field: bytes, total: int) -> None:
+def _check_sum(block: bytes, sum_field: bytes) -> None:
     try:
         stored = parse_number(sum_field, "checksum")
     except FormatError:
         raise FormatError(
             f"expected a tar header, its checksum field reads {sum_field!r}{describe_bytes(block)}"
         ) from None
+    total = sum(block) - sum(sum_field) + 256
     if stored == total:
         return
     # Some historic tars summed signed chars. GNU tar accepts both sums, too.

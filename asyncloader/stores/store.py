@@ -43,7 +43,7 @@ _LEAST_BYTES = 64 << 10
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 # Files are cached and dropped in long runs, so this many probes, spread evenly, are enough.
-_LOOKS = 64
+_LOOKS = 16
 
 
 class FileSpan:
