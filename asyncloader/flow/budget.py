@@ -65,7 +65,7 @@ MOST_GROWTH = 2.89
 # The link is full if twice none of three rounds was so much faster than the one before them. BBR asks for a
 # quarter, once, of smoothed rates. A jittery store needs the second trial, a machine that is warming up the
 # higher threshold.
-_BROUGHT = 1.6
+_BROUGHT = 1.4
 _TRIAL_ROUNDS = 3
 _FULL_TRIALS = 2
 
