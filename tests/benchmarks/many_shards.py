@@ -130,14 +130,8 @@ def first_batch(recipe: al.Dataset, workers: int) -> None:
 def deep_state(recipe: al.Dataset, lanes: int = 64, times: int = 50) -> str:
     """The price of a state of which every lane has a long position; of many, the median."""
     loader = al.DataLoader(recipe, 8, lanes=lanes)
-    fields = [
-        ["emitted"],
-        ["from", "from", "byte"],
-        ["from", "from", "sample"],
-        ["from", "shard"],
-        ["window"],
-    ]
-    rows: list[Any] = [[lane, 12_345, 0, 999, 1 << 33, 123_456, 12_345, 1234] for lane in range(lanes)]
+    fields = [[0, "byte"], [0, "sample"], [0, "shard"], [1, "emitted"], [1, "pool"]]  # by stage
+    rows: list[Any] = [[lane, 12_345, 0, 1 << 33, 999, 123_456, 12_345, 1234] for lane in range(lanes)]
     loader.load_state_dict({**loader.state_dict(), "ranks": {"0": [0, fields, rows]}})
     took_s = []
     for _ in range(times):

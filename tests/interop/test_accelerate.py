@@ -114,7 +114,7 @@ def test_several_ranks_need_a_sampler_of_their_own_for_a_dataset_that_torch_cann
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The answer of a process group of two; the group itself is in test_ddp.py.
-    monkeypatch.setattr("asyncloader.loader.loader.process_group", lambda modules: (0, 2))
+    monkeypatch.setattr("asyncloader.loader.loader.process_group", lambda: (0, 2))
     with pytest.raises(RuntimeError, match=r"cannot deal a AsyncPoints to 2 ranks.*DistributedSampler"):
         _ = al.DataLoader(AsyncPoints(), 4)._is_accelerate_prepared
     sampler: Any = torch.utils.data.DistributedSampler(AsyncPoints(), 2, 0)  # type: ignore[arg-type]
