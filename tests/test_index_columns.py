@@ -122,9 +122,9 @@ def test_of_many_lines_only_those_around_an_odd_one_are_read_by_it(monkeypatch: 
     shards["01500\\.tar"] = Expected(1, None, None, bytes(4))
     parsed: list[str] = []
 
-    def load(lines: str, load: Any = json.loads) -> Any:
+    def load(lines: str, load: Any = json.loads, **options: Any) -> Any:
         parsed.append(lines)
-        return load(lines)
+        return load(lines, **options)
 
     monkeypatch.setattr(entries_module, "_READ_BYTES", 4096)
     monkeypatch.setattr(json, "loads", load)

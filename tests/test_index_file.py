@@ -33,6 +33,7 @@ from asyncloader.stores.store import BUFFER_BYTES
 
 SHA = "00" * 32
 ENTRY = {"name": "a.tar", "size_bytes": 3, "samples": 1, "sha256": SHA}
+TWO = format_index(dict.fromkeys(("a.tar", "b.tar"), Expected(3, 1, bytes(32))))
 
 
 def document(**changes: Any) -> bytes:
@@ -93,6 +94,7 @@ def test_fields_that_are_not_known_are_ignored() -> None:
         (b'{"shards": []}', "which this file lacks"),
         (document(asyncloader_index=2), "expected version 1, found 2; update asyncloader"),
         (document(asyncloader_index=True), "expected version 1, found True"),
+        (TWO.replace(b"},\n  {", b",\n  "), "two names in one entry"),
         (document(shards={}), "shards: expected array, got object"),
         (document(shards=[ENTRY, 7]), r"shards\[1\]: expected object, got int"),
         (document(shards=[ENTRY, ENTRY]), r"shards\[1\]\.name: 'a\.tar' occurs twice"),

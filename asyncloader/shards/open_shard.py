@@ -54,14 +54,10 @@ def check_written(format: str, compression: str | None) -> None:
         check_pyarrow()
 
 
-def _as_row(sample: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in sample.items() if name != "__url__"}
-
-
 _ENCODERS: Mapping[str, Callable[[Mapping[str, Any]], bytes | Mapping[str, Any]]] = {
     "tar": encode_tar_sample,
     "jsonl": encode_jsonl_sample,
-    "parquet": _as_row,
+    "parquet": lambda sample: {name: value for name, value in sample.items() if name != "__url__"},
 }
 
 
