@@ -213,7 +213,7 @@ def _weigh_sources(stages: Stages, deal: Deal, unit: Unit) -> list[float] | None
 
 def _index_hint(leaves: Sequence[Shards]) -> str:
     """How to make ranks share shards, where that helps."""
-    unindexed = [leaf for leaf in leaves if leaf.cuts and not leaf.is_indexed and leaf.index is None]
+    unindexed = [leaf for leaf in leaves if leaf.cuts and not leaf.is_indexed and not leaf.index.url]
     if not unindexed:
         return "Pass"
     names = [*chain.from_iterable(map(_shown, unindexed))]

@@ -194,7 +194,7 @@ class Shards:
             ``checks``.
         cuts: Whether lanes may be cut inside of shards, if an index is known.
         weighs: Whether whole shards are dealt by size, if the sizes are known.
-        index: The index of their folder, if another library has written it; its entries are in ``checks``.
+        index: The one that has their entries in ``checks``: ours, or that of a folder of another library.
         delimiter: What separates the fields of CSV; None for the usual one.
         lacking: Why no index says how many samples are in each, and what to do, if that is known.
     """
@@ -208,7 +208,7 @@ class Shards:
     sizes: npt.NDArray[np.int64] | None = field(default=None, compare=False)
     cuts: bool = True
     weighs: bool = True
-    index: FolderIndex | None = None
+    index: FolderIndex = INDEX
     delimiter: str | None = None
     lacking: str = field(default="", compare=False)
 
@@ -226,7 +226,7 @@ class Shards:
     @property
     def schema(self) -> Any:
         """The types of their samples, if an index has them and their format needs them; otherwise None."""
-        return None if self.index is None else self.index.schema
+        return self.index.schema
 
     def whole(self) -> Shards:
         """The same, with whole shards dealt to the lanes in turn, whatever is known of them."""
@@ -248,7 +248,7 @@ class Shards:
 
     def open_survey(self, at_once: int) -> AbstractContextManager[tuple[Survey, ThreadPoolExecutor]]:
         """A survey of these shards, and as many threads as shards should be looked at at a time."""
-        return open_survey(self.access, at_once, self.index or INDEX, self.delimiter)
+        return open_survey(self.access, at_once, self.index, self.delimiter)
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces. If an index has their offsets, no byte after them is requested."""
@@ -315,7 +315,7 @@ class Shards:
                 reading.nth, reading.cut = nth, cut
                 reading.place = Place(url, cut.first, shard, lane.repetition)
                 reading.check = check = ShardCheck(
-                    url, self._check(shard), cut, counts=counts, index=self.index or INDEX
+                    url, self._check(shard), cut, counts=counts, index=self.index
                 )
                 with closing(self._next_chunks(shards, lane)) as chunks, in_shard(url):
                     open_decoder = partial(self._open_decoder, shard, chunks, lane.columns, reading)
@@ -445,7 +445,7 @@ class Shards:
 
     def _known_of(self, shard: int) -> dict[str, Any]:
         """Options of plans and decoders alike."""
-        unpacked = (self.index or INDEX).unpacked_of(self._check(shard))
+        unpacked = self.index.unpacked_of(self._check(shard))
         return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
 
     def _cut(self, piece: Piece, inside: Mapping[str, Any]) -> Cut | None:

@@ -64,7 +64,7 @@ def read_versions(shards: Shards) -> list[Version]:
     Raises:
         StoreError: One cannot be read.
     """
-    urls = [*shards.urls] if shards.index is None else [*shards.urls, shards.index.url]
+    urls = [*shards.urls, *filter(None, [shards.index.url])]
     with shards.open_survey(_MOST_ASKED) as (survey, threads):
         found = threads.map(survey.version, urls)
         return [Version(redact(url), *version) for url, version in zip(urls, found, strict=True)]

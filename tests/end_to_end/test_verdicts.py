@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import bz2
 import json
+import os
 import subprocess
 import sys
 import time
@@ -337,23 +338,38 @@ def _passes() -> Iterator[Any]:
             yield pytest.param(name, workers, marks=pytest.mark.slow if others else [])
 
 
-def lacks_processors() -> bool:
-    """Whether work takes longer than what it takes of a processor: then it looks like waiting to a report."""
-    began_s = time.perf_counter()
-    busy(0.05)
-    return time.perf_counter() - began_s > 0.05 * 1.3
+def own_ticks(pid: int) -> int:
+    """The processor time of a process, of those that it has started, and of those of them that ended."""
+    try:
+        ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        started = [each.read_text().split() for each in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:  # it has ended meanwhile
+        return 0
+    return ticks + sum(own_ticks(int(child)) for children in started for child in children)
+
+
+def others_ticks() -> int:
+    """The processor time of all other processes of the machine."""
+    taken = [*map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])]
+    del taken[3:5]  # idle, and idle while a disk is waited for
+    return sum(taken) - own_ticks(os.getpid())
 
 
 @pytest.mark.parametrize(("name", "workers"), [*_passes()])
 def test_the_bottleneck_is_named(name: str, workers: int, folder: Path, tmp_path: Path) -> None:
-    CACHE[:] = [tmp_path]
+    """If other processes want the processors meanwhile, another pass is judged; or that they are missing."""
     case = {**CASES, **TORCHS}[name]
-    is_starved = lacks_processors()
-    report = report_of(case, workers, folder)
-    is_starved |= lacks_processors()
-    print(report)
-    if is_starved and report.limit in ("processor", "start")[: 1 + (workers > 0)]:
-        return  # which is as true
+    for attempt in range(5):
+        CACHE[:] = [tmp_path / str(attempt)]
+        began_s, others = time.perf_counter(), others_ticks()
+        report = report_of(case, workers, folder)
+        others_cpus = (others_ticks() - others) / os.sysconf("SC_CLK_TCK") / (time.perf_counter() - began_s)
+        print(report, f"Other processes kept {others_cpus:.2f} processors busy.", sep="\n")
+        if report.limit == case.limit or others_cpus < 0.25:
+            break
+    else:
+        assert report.limit in ("processor", "start")[: 1 + (workers > 0)], str(report)
+        return
     assert report.limit == case.limit, str(report)
     advice = case.advice.split("|")
     assert any(part in report.lines[2] for part in advice), str(report)
