@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -308,6 +308,21 @@ def test_prefetch_factor_batches_are_made_ahead_with_workers_and_without(
     time.sleep(0.1)
     assert len(list(tmp_path.iterdir())) == 1 + prefetch
     batches.close()
+
+
+def test_samples_of_a_source_that_pauses_come_soon_however_quick_it_was() -> None:
+    drawn = 0
+
+    def bursts(topology: al.Topology) -> Iterator[int]:
+        nonlocal drawn
+        for number in topology.split(range(2_000 + 5 * 8)):
+            if number >= 2_000 and number % 8 == 0:
+                time.sleep(0.1)
+            drawn += 1
+            yield number
+
+    lags = [drawn - received for received, _ in enumerate(al.DataLoader(al.from_iterable(bursts), None), 1)]
+    assert max(lags[2_008:]) <= 16  # a burst, and what is made ahead
 
 
 def test_back_pressure_reaches_the_socket(tmp_path: Any) -> None:

@@ -267,12 +267,7 @@ def bytes_of(batch: Any) -> int:
 
 
 def _size(value: Any, most: int = _MOST_ELEMENTS) -> int:
-    kind = type(value)
-    if kind is str:
-        return len(value)
-    if kind is dict and len(value) <= most:
-        return _sum(value.values())
-    if kind is not list and kind is not tuple:
+    if type(value) is not list and type(value) is not tuple:
         if isinstance(value, int | float):
             return _NUMBER_BYTES
         if isinstance(value, bytes | bytearray | str):
@@ -305,6 +300,10 @@ def _sum(values: Iterable[Any]) -> int:
         kind = type(value)
         if kind is int or kind is float:
             total += _NUMBER_BYTES
+        elif kind is str or kind is bytes:
+            total += len(value)
+        elif kind is dict and len(value) <= _MOST_ELEMENTS:
+            total += _sum(value.values())
         else:
-            total += len(value) if kind is bytes or kind is str else _size(value)
+            total += _size(value)
     return total

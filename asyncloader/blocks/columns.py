@@ -179,8 +179,7 @@ class Ragged:
             )
         width = int(lengths[0]) if len(lengths) else 0
         flat = np.asarray(self.flat)
-        dense = flat.reshape(len(lengths), width, *flat.shape[1:])
-        return np.array(dense, dtype, copy=copy)
+        return np.array(flat.reshape(len(lengths), width, *flat.shape[1:]), dtype, copy=copy)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

@@ -111,5 +111,4 @@ def _in_a_line(error: Exception) -> str:
     text = str(error.args[0] if isinstance(error, KeyError) else error) or type(error).__name__
     if isinstance(error, OSError) and not isinstance(error, StoreError) and error.strerror and error.filename:
         text = f"{error.filename}: {error.strerror}"  # Python's own form begins with a number
-    parts = [text, *notes]
-    return printable("; ".join(" ".join(text.split()) for text in parts))
+    return printable("; ".join(" ".join(part.split()) for part in [text, *notes]))

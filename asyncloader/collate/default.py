@@ -32,6 +32,9 @@ _Rule = Callable[..., Any]
 
 _NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
+# What ``torch.utils.data.default_convert`` leaves as it is, after it has looked whether it is a container.
+_LEFT = frozenset({*_NUMBERS, str, bytes, type(None)})
+
 
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stack a list of samples into a batch, by the rules of ``torch.utils.data.default_collate``.
@@ -86,6 +89,8 @@ def default_convert(sample: Any) -> Any:
 def _convert(value: Any, convert: Callable[[Any], Any]) -> Any:
     """The value that ``convert`` returns, with read-only arrays copied."""
     kind = type(value)
+    if kind in _LEFT:
+        return value
     if kind is np.ndarray:
         return convert(_as_writable(value) if has_tensors(value.dtype) else value)
     if kind is dict:

@@ -326,8 +326,7 @@ class PadLongest:
     def from_columns(self, fields: Mapping[str, Column]) -> Any:
         """The same batch from columns, if the chosen function can make it; otherwise NotImplemented."""
         column = fields.get(self.field)
-        chosen = self._choose(isinstance(column, np.ndarray) and column.ndim == 1)
-        return collate_columns(chosen, fields)
+        return collate_columns(self._choose(isinstance(column, np.ndarray) and column.ndim == 1), fields)
 
     def _choose(self, is_number: bool) -> Callable[[Any], Any]:
         return default_collate if is_number else Pad({self.field: 0}, multiple_of=self.multiple_of)

@@ -93,8 +93,7 @@ def _blank(lengths: NDArray[np.int64], like: Piece, value: float, multiple_of: i
     dtype = like.dtype.newbyteorder("=")
     fill = exact_fill(value, dtype)
     width = -(-int(lengths.max()) // multiple_of) * multiple_of
-    shape = (len(lengths), width, *like.shape[1:])
-    return filled(shape, fill, dtype)
+    return filled((len(lengths), width, *like.shape[1:]), fill, dtype)
 
 
 def real_mask(lengths: NDArray[np.int64], width: int, side: Side) -> NDArray[np.bool_]:

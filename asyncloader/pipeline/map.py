@@ -48,8 +48,7 @@ R = TypeVar("R", covariant=True)
 
 def on_threads(call: Callable[[P], R], concurrency: int, what: str, lane: Lane) -> Threads[P, R]:
     """Calls on threads, which help with functions that release the GIL."""
-    timed = partial(lane.stopwatch.call, what, call)
-    return Threads(timed, concurrency, what, lane.services.engine)
+    return Threads(partial(lane.stopwatch.call, what, call), concurrency, what, lane.services.engine)
 
 
 class _InProgress(Protocol[P, R]):

@@ -39,8 +39,7 @@ class FolderIndex:
         """What a shard should become by decompression, if it is compressed as a whole."""
         if expected is None or expected.unpacked is None:
             return None
-        length = self.or_bytes(expected.unpacked.size_bytes, expected)
-        return expected.unpacked._replace(or_bytes=length)
+        return expected.unpacked._replace(or_bytes=self.or_bytes(expected.unpacked.size_bytes, expected))
 
     def lengths_of(self, expected: Expected) -> tuple[int | None, ...]:
         """The lengths that a shard may have, if the index has one."""

@@ -123,8 +123,7 @@ def place_of(url: str) -> str:
     except ValueError:  # a name in an index by a later version, which knows more schemes
         return url
     if scheme.is_local:
-        path = os.path.abspath(local_path(url))
-        return path.replace(os.sep, "/")
+        return os.path.abspath(local_path(url)).replace(os.sep, "/")
     rest = url.partition("://")[2]
     if scheme.is_web:
         parts = urlsplit(url)

@@ -136,8 +136,7 @@ class AsyncFetched(Adapter):
         return self._fetch([index], whole=False)[0]
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        listed = list(indices)
-        return self._fetch(listed, whole=_fetches_together(self.dataset))
+        return self._fetch([*indices], whole=_fetches_together(self.dataset))
 
     def _fetch(self, indices: Sequence[Any], whole: bool) -> list[Any]:
         fetched = Channel[list[Any]](1)
