@@ -226,7 +226,7 @@ def _read_list(lines: memoryview) -> tuple[list[str], Expectations]:
     # Names of files that are no UTF-8 have escapes that it refuses.
     found = _convert(_load(text), list[_IndexEntry]) if "\\" in text else _entries.decode(text)
     # Two names in one entry are for the slower parser to refuse: msgspec takes the last.
-    if not found or text.count('"name"') != len(found):
+    if not found or text.count('"name":') != len(found):
         raise ValueError
     return _columns(found)
 
@@ -290,11 +290,12 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
         known[[offsets is not UNSET for offsets in listed]] |= Known.OFFSETS
     else:
         known |= Known.OFFSETS
-    told = [offsets or () for offsets in listed]
-    begins = offsets_of([*map(len, told)])
+    told = [offsets or () for offsets in listed] if any(listed) else []
+    begins = offsets_of([*map(len, told)] or np.zeros(len(found), np.int64))
     pairs = chain.from_iterable(chain.from_iterable(told))
     offsets = np.fromiter(pairs, np.int64, 2 * int(begins[-1])).reshape(-1, 2)
-    _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
+    if len(offsets):
+        _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
     nothing = np.zeros((len(found), 0), np.uint8)
     return names, Expectations(
         size_bytes=sizes,

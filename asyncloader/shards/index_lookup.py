@@ -96,7 +96,7 @@ class Entries:
             # Most come in the order in which they are listed, for which no dictionary is needed.
             is_next = self._places[first : first + len(run)] == run
             rows = range(first, first + len(run)) if is_next else [self._rows.get(place, -1) for place in run]
-            found.append(np.fromiter(rows, np.int64, len(run)))
+            found.append(np.arange(rows.start, rows.stop) if isinstance(rows, range) else np.array(rows))
             first = rows[-1] + 1
         return np.concatenate(found)
 
