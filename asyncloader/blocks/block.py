@@ -293,8 +293,8 @@ def _size(value: Any, most: int = _MOST_ELEMENTS) -> int:
 
 
 def _sum(values: Iterable[Any]) -> int:
-    # The types of parsed JSON come first, here and above, by identity: there are many such values, and
-    # general type checks take longer than parsing them.
+    # The types of parsed JSON come first, by identity: there are many such values, and general type checks
+    # take longer than parsing them.
     total = 0
     for value in values:
         kind = type(value)

@@ -52,7 +52,6 @@ def run(asked: argparse.Namespace) -> int:
 def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
     if is_folder(asked.format, asked.block_size):
         shards = open_shards(asked, index=asked.index)
-        assert shards.index is not None, "it is a folder by that"
         return open_verifying_by_index(
             shards.urls, shards.formats, shards.checks, shards.index, shards.access, asked.concurrency
         )

@@ -32,7 +32,7 @@ _Rule = Callable[..., Any]
 
 _NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
-# What ``torch.utils.data.default_convert`` leaves as it is, after it has looked whether it is a container.
+# The types that ``torch.utils.data.default_convert`` returns as they are, but only after many type checks.
 _LEFT = frozenset({*_NUMBERS, str, bytes, type(None)})
 
 

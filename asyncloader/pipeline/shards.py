@@ -194,7 +194,7 @@ class Shards:
             ``checks``.
         cuts: Whether lanes may be cut inside of shards, if an index is known.
         weighs: Whether whole shards are dealt by size, if the sizes are known.
-        index: The one that has their entries in ``checks``: ours, or that of a folder of another library.
+        index: The kind of index that ``checks`` comes from: ours, or that of a folder of another library.
         delimiter: What separates the fields of CSV; None for the usual one.
         lacking: Why no index says how many samples are in each, and what to do, if that is known.
     """

@@ -35,10 +35,6 @@ Make: TypeAlias = Callable[[Topology], Iterable[Any] | AsyncIterable[Any]]
 # Enough that the cost of a block is small, and few enough that the first batch of a slow source comes soon.
 _BLOCK_SAMPLES = 32
 
-# Blocks of small samples that come quickly double up to this: so they cost little beside the samples, and end
-# soon all the same. After a pause of the source they are small again.
-_QUICK_SAMPLES = 256
-
 # The most bytes of a block of large samples, whatever the memory may hold.
 _BLOCK_BYTES = 8 << 20
 
@@ -195,9 +191,7 @@ def _open_sync(
     index, most = 0, 1
     try:
         while True:
-            began_s = monotonic()
             samples, failure = context.run(_take, iterator, most, block_bytes)
-            is_quick = monotonic() - began_s < _QUICK_S * len(samples)
             if check is not None and failure is None:
                 check()
             if samples and index + len(samples) > skip:
@@ -207,9 +201,7 @@ def _open_sync(
                 raise failure
             if not samples:
                 return
-            index += len(samples)
-            is_small = bytes_of(samples[-1]) * 2 * most <= block_bytes
-            most = min(2 * most, _QUICK_SAMPLES) if is_quick and is_small else _BLOCK_SAMPLES
+            index, most = index + len(samples), _BLOCK_SAMPLES
             samples = []  # not held while the next ones are made
     finally:
         if hasattr(iterator, "close"):
@@ -229,10 +221,9 @@ def _take(iterator: Iterator[Any], most: int, block_bytes: int) -> tuple[list[An
                 if now - came > _QUICK_S:
                     size_bytes = bytes_of(sample)
                     room_bytes -= size_bytes
-                    if room_bytes < size_bytes:  # assuming that the next one is as large
+                    # Assuming that the next one is as large.
+                    if room_bytes < size_bytes or now - began > _BLOCK_S:
                         break
-                if now - began > _BLOCK_S:
-                    break
                 came = now
     except Exception as error:
         return samples, error

@@ -21,7 +21,7 @@ class FolderIndex:
     """An index of shards: ours, or the ``index.json`` of a folder that another library has written.
 
     Attributes:
-        url: Where it is; empty for ours: there may be several.
+        url: Where it is. Empty for ours, because several of them may be read.
         schema: The fields of its shards, where their format needs it; else None.
         may_lack_tables: Whether its lengths may leave out the table of offsets at the beginning of a shard: 8
             bytes and 4 for each sample. An older LitData (such as 0.2.30) counted the bytes of samples alone.

@@ -226,7 +226,7 @@ def _read_list(lines: memoryview) -> tuple[list[str], Expectations]:
     # Names of files that are no UTF-8 have escapes that it refuses.
     found = _convert(_load(text), list[_IndexEntry]) if "\\" in text else _entries.decode(text)
     # Two names in one entry are for the slower parser to refuse: msgspec takes the last.
-    if not found or text.count('"name":') != len(found):
+    if not found or text.count('"name"') != len(found):
         raise ValueError
     return _columns(found)
 

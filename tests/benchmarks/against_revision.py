@@ -80,7 +80,7 @@ def main() -> int:
     is_worse = False
     with TemporaryDirectory(prefix="revision-") as folder:
         libraries = (export(options.revision, Path(folder)), ROOT)
-        for library in libraries:  # as pip does; else what is imported late would be compiled in each pass
+        for library in libraries:  # as pip does, so that no pass has to compile what it imports
             compileall.compile_dir(library / "asyncloader", quiet=1)
         for name in options.workloads or REVISION_WORKLOADS:
             is_worse |= compare(name, libraries, options.rounds, options.scale)
