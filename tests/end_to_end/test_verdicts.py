@@ -358,7 +358,7 @@ def others_ticks() -> int:
 
 @pytest.mark.parametrize(("name", "workers"), [*_passes()])
 def test_the_bottleneck_is_named(name: str, workers: int, folder: Path, tmp_path: Path) -> None:
-    """A pass whose processors others took is not judged by its bottleneck. After five such, it has to say so."""
+    """Where others took the processors, another pass is judged; after five of these it has to say just that."""
     case = {**CASES, **TORCHS}[name]
     for attempt in range(5):
         CACHE[:] = [tmp_path / str(attempt)]
