@@ -358,7 +358,10 @@ def others_ticks() -> int:
 
 @pytest.mark.parametrize(("name", "workers"), [*_passes()])
 def test_the_bottleneck_is_named(name: str, workers: int, folder: Path, tmp_path: Path) -> None:
-    """Where others took the processors, another pass is judged; after five of these it has to say just that."""
+    """Where other processes took the processors, another pass is judged.
+
+    After five such passes the report has to say that processors are missing.
+    """
     case = {**CASES, **TORCHS}[name]
     for attempt in range(5):
         CACHE[:] = [tmp_path / str(attempt)]
