@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -270,20 +271,27 @@ class OffsetTrail(Trail):
         blanks: Mapping[int, int] | None = None,
     ) -> None:
         self.first, self.ends = first, ends
-        lines: list[int] | list[None] = [None] if line is None else [line - first]
-        which = None
-        if line is not None and blanks and ends:
-            at = sorted(blanks)
-            lines = [*accumulate((blanks[index] for index in at), initial=line - first)]
-            which = np.searchsorted(at, np.arange(len(ends)), side="right").astype(np.int32)
-        shards = [Place(None, 0, line=before) for before in lines]
-        self._origins = Origins(shards, which, range(first, _ENDLESS))
+        self._origins = partial(_origins_in_shard, first, ends, line, blanks)
 
     def after(self, index: int) -> Position:
         position = {"sample": self.first + index + 1}
         if self.ends is not None:
             position["byte"] = self.ends[index]
         return [position]
+
+
+def _origins_in_shard(
+    first: int, ends: list[int] | None, line: int | None, blanks: Mapping[int, int] | None
+) -> Origins:
+    """Those of the samples of an ``OffsetTrail``, made of the same values."""
+    lines: list[int] | list[None] = [None] if line is None else [line - first]
+    which = None
+    if line is not None and blanks and ends:
+        at = sorted(blanks)
+        lines = [*accumulate((blanks[index] for index in at), initial=line - first)]
+        which = np.searchsorted(at, np.arange(len(ends)), side="right").astype(np.int32)
+    shards = [Place(None, 0, line=before) for before in lines]
+    return Origins(shards, which, range(first, _ENDLESS))
 
 
 def join_trails(parts: Sequence[tuple[Trail, int]]) -> Trail:

@@ -102,7 +102,8 @@ class Iterables:
         with closing(blocks):
             for block in blocks:
                 number, repetition = lane.topology.lane, lane.repetition
-                yield block.follow(block.trail.within(None, number, repetition, lane.component))
+                block.trail = block.trail.within(None, number, repetition, lane.component)
+                yield block
                 del block  # before the next one is made
 
     def count_samples(self, deal: Deal) -> list[float]:
