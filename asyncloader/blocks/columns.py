@@ -1,17 +1,17 @@
 """Columns: one field of many samples, without an object for each of them. Pure.
 
-A column is an array ``(n, ...)``, a list of objects, or an object of a kind with four methods: ``part``,
-``take``, ``join`` and ``settle``. ``part_of``, ``take_of``, ``join_columns`` and ``settled`` do the same for
-any column. ``column_of`` makes a column of values. The kind of column for sequences depends on their type,
-not on their lengths; otherwise a function would get another kind if the sequences of a chunk have equal
-lengths.
+A column is an array ``(n, ...)``, a list of objects, or an object of a kind with three methods: ``take``,
+``join`` and ``settle``. ``take_of``, ``join_columns`` and ``settled`` do the same for any column. A slice of
+any column is a part over the same memory. ``column_of`` makes a column of values. The kind of column for
+sequences depends on their type, not on their lengths; otherwise a function would get another kind if the
+sequences of a chunk have equal lengths.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,6 @@ _MOST_EXACT = 1 << 53
 
 
 # --- any column ---
-
-
-def part_of(column: Column, start: int, stop: int) -> Column:
-    """The entries from ``start`` up to ``stop``, over the same memory."""
-    return column.part(start, stop) if isinstance(column, _KINDS) else column[start:stop]
 
 
 def take_of(column: Column, indices: NDArray[np.int64]) -> Column:
@@ -69,7 +64,7 @@ class Ragged:
     """A column of ``n`` sequences of unequal length: all their values in one array, and where each begins.
 
     ``len(ragged)`` is ``n``. ``ragged[i]`` and iteration return sequences, as views if the values are an
-    array. ``np.asarray(ragged)`` is ``(n, T, ...)`` if all sequences have the length ``T``, and raises
+    array; ``ragged[i:j]`` is a ``Ragged`` over the same values. ``np.asarray(ragged)`` is ``(n, T, ...)`` if all sequences have the length ``T``, and raises
     ``ValueError`` otherwise. Do not change the values: parts share them, and they may be read-only.
 
     Example:
@@ -147,24 +142,38 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> Column:
-        """Sequence ``index``: a view of the values, not a copy."""
+    @overload
+    def __getitem__(self, index: int) -> Column: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: int | slice) -> Column:
+        """Sequence ``index``, a view of the values, or the sequences of a slice over the same values."""
         count = len(self)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(count)
+            if step != 1:
+                return self.take(range(start, stop, step))
+            return self.over(self.values, self.offsets[start : max(start, stop) + 1])
         if not -count <= index < count:
             raise IndexError(f"sequence {index} of {count}")
         index %= count
-        return part_of(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
+        return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
 
     def __iter__(self) -> Iterator[Column]:
         values = self.values
-        edges = pairwise(self.offsets.tolist())
-        if isinstance(values, Ragged):
-            return (values.part(start, stop) for start, stop in edges)
-        return (values[start:stop] for start, stop in edges)
+        return (values[start:stop] for start, stop in pairwise(self.offsets.tolist()))
 
     def __repr__(self) -> str:
         kind = getattr(self.values, "dtype", type(self.values).__name__)
         return f"Ragged({len(self)} sequences of {int(self.offsets[-1] - self.offsets[0])} values, {kind})"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = "; write ragged[i:j]" if name == "part" else ""
+            raise AttributeError(f"a Ragged has no {name!r}{hint}")
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[Column, NDArray[np.int64]]]:
         # A part shares the values of all sequences; only its own are pickled.
@@ -189,17 +198,7 @@ class Ragged:
     @property
     def flat(self) -> Column:
         """The values of all sequences, end to end; a view."""
-        return part_of(self.values, int(self.offsets[0]), int(self.offsets[-1]))
-
-    def part(self, start: int, stop: int) -> Self:
-        """Return consecutive sequences, which share the values.
-
-        Args:
-            start: The first sequence.
-            stop: The end, exclusive. Both count as in a slice.
-        """
-        start, stop, _ = slice(start, stop).indices(len(self))
-        return self.over(self.values, self.offsets[start : max(start, stop) + 1])
+        return self.values[int(self.offsets[0]) : int(self.offsets[-1])]
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
         """Return a copy of some sequences.
@@ -213,7 +212,7 @@ class Ragged:
         offsets = offsets_of(lengths)
         values = self.values
         if not len(picked):
-            return self.over(part_of(values, 0, 0), offsets)
+            return self.over(values[:0], offsets)
         if isinstance(values, Ragged):
             return self.over(values.take(_places(starts, lengths, offsets)), offsets)
         edges = zip(starts.tolist(), stops.tolist(), strict=True)
@@ -328,11 +327,12 @@ class WithNulls(list[Any]):
     def __reduce__(self) -> tuple[Callable[..., WithNulls], tuple[list[Any], Column]]:
         return WithNulls, (list(self), self.like)
 
-    def part(self, start: int, stop: int) -> WithNulls:
-        return WithNulls(self[start:stop], self.like)
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return WithNulls(found, self.like) if isinstance(index, slice) else found
 
     def take(self, indices: NDArray[np.int64]) -> WithNulls:
-        return WithNulls([self[index] for index in indices.tolist()], self.like)
+        return WithNulls(map(super().__getitem__, indices.tolist()), self.like)
 
     def join(self, columns: Sequence[Column]) -> WithNulls | None:
         """One column of several, with nulls or without; None if their types differ."""
@@ -352,7 +352,7 @@ class WithNulls(list[Any]):
         values = like.values if isinstance(like, Ragged) else []
         if not isinstance(like, Ragged) or not all(isinstance(entry, type(values)) for entry in self):
             return self
-        joined = join_columns([part_of(values, 0, 0), *self])
+        joined = join_columns([values[:0], *self])
         return self if joined is None else Ragged(joined, offsets_of(list(map(len, self))))
 
 
@@ -373,8 +373,9 @@ class IntegerLists(Ragged):
 
     values: NDArray[np.int64]
 
-    def __getitem__(self, index: int) -> list[int]:
-        return _ints(np.asarray(super().__getitem__(index)))
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return found if isinstance(index, slice) else _ints(np.asarray(found))
 
     def __iter__(self) -> Iterator[list[int]]:
         values = self.values
@@ -398,11 +399,12 @@ class Objects(list[Any]):
     def __reduce__(self) -> tuple[Callable[..., Objects], tuple[list[Any]]]:
         return Objects, (list(self),)
 
-    def part(self, start: int, stop: int) -> Objects:
-        return Objects(self[start:stop])
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Objects(found) if isinstance(index, slice) else found
 
     def take(self, indices: NDArray[np.int64]) -> Objects:
-        return Objects([self[index] for index in indices.tolist()])
+        return Objects(map(super().__getitem__, indices.tolist()))
 
     def join(self, columns: Sequence[Column]) -> Objects | None:
         alike = all(type(column) is Objects for column in columns)

@@ -45,7 +45,7 @@ def lay(
         ValueError: ``value`` does not fit the dtype.
     """
     lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-    padded = _blank(lengths, pieces[0], value, multiple_of)
+    padded = filled(*_frame(lengths, pieces[0], value, multiple_of))
     width = padded.shape[1]
     if side == "right":
         for row, piece in zip(padded, pieces, strict=True):
@@ -76,7 +76,7 @@ def lay_runs(
         starts: ``(B,) int64``: where in ``values`` the runs begin, in any order.
         lengths: ``(B,) int64``, at least one.
     """
-    padded = _blank(lengths, values, value, multiple_of)
+    padded = filled(*_frame(lengths, values, value, multiple_of))
     first = np.arange(len(lengths)) * padded.shape[1]
     if side == "left":
         first += padded.shape[1] - lengths
@@ -88,12 +88,13 @@ def lay_runs(
     return padded
 
 
-def _blank(lengths: NDArray[np.int64], like: Piece, value: float, multiple_of: int) -> Piece:
-    """``(B, T, ...)`` filled with the padding value."""
+def _frame(
+    lengths: NDArray[np.int64], like: Piece, value: float, multiple_of: int
+) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
+    """Shape, padding value and dtype of the padded array."""
     dtype = like.dtype.newbyteorder("=")
-    fill = exact_fill(value, dtype)
     width = -(-int(lengths.max()) // multiple_of) * multiple_of
-    return filled((len(lengths), width, *like.shape[1:]), fill, dtype)
+    return (len(lengths), width, *like.shape[1:]), exact_fill(value, dtype), dtype
 
 
 def real_mask(lengths: NDArray[np.int64], width: int, side: Side) -> NDArray[np.bool_]:

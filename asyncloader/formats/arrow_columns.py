@@ -71,7 +71,7 @@ def pyarrow_errors(what: str, sample: int | None = None) -> Iterator[None]:
 
 
 def stored(array: Any, dtype: np.dtype[Any] | None = None, more: int = 0) -> NDArray[Any]:
-    """The numbers in the array's own memory, one for each entry and ``more``; nulls have any value.
+    """The numbers in the array's own memory, read-only: one for each entry and ``more``; nulls have any value.
 
     Args:
         array: Of integers, unless a dtype is given.
@@ -82,7 +82,7 @@ def stored(array: Any, dtype: np.dtype[Any] | None = None, more: int = 0) -> NDA
     buffer, count = array.buffers()[1], len(array) + more
     if buffer is None or not len(array):
         return np.zeros(count, dtype)
-    return np.frombuffer(buffer, dtype, count, array.offset * dtype.itemsize)
+    return np.frombuffer(memoryview(buffer).toreadonly(), dtype, count, array.offset * dtype.itemsize)
 
 
 def bits(array: Any) -> NDArray[np.bool_]:
@@ -150,11 +150,11 @@ def column_of(array: Any) -> Column:
         values = stored(array, dtype)
         # NumPy's dates and times have 64 bits.
         if types.is_date32(kind):
-            values = values.astype("datetime64[D]")
+            values = read_only(values.astype("datetime64[D]"))
         elif types.is_time32(kind):
-            values = values.astype(f"timedelta64[{kind.unit}]")
+            values = read_only(values.astype(f"timedelta64[{kind.unit}]"))
     elif types.is_boolean(kind):
-        values = bits(array)
+        values = read_only(bits(array))
     elif types.is_struct(kind):
         values = _of_struct(array)
     elif types.is_map(kind):
@@ -165,7 +165,7 @@ def column_of(array: Any) -> Column:
         objects: list[Any] = array.to_pylist()
         return objects
     if not array.null_count:
-        return read_only(values)
+        return values
     entries = list(values)
     for index in np.flatnonzero(is_null(array)).tolist():
         entries[index] = None
@@ -241,7 +241,7 @@ def _of_shape(array: Any, shape: tuple[int | None, ...]) -> Column:
 
 
 def _of_lists(array: Any) -> Column:
-    """Lists of any kind; each is the column of its values."""
+    """Lists of any kind; each is the column of its values. Read-only."""
     types, kind, count = arrow().types, array.type, len(array)
     size = kind.list_size if types.is_fixed_size_list(kind) and not array.null_count else None
     if size is not None:
@@ -262,6 +262,7 @@ def _of_lists(array: Any) -> Column:
         # There are nulls in arrays. A list without them is an array whatever lists are beside it.
         spans = pairwise(offsets.tolist())
         return [column_of(inside.slice(start, stop - start)) for start, stop in spans]
+    offsets.flags.writeable = False
     return Ragged.over(values, offsets)
 
 

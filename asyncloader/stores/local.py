@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import StoreError
 from ..flow.engine import opened
-from ..types import Buffer
+from ..types import Buffer, Span
 from .store import BUFFER_BYTES, NOWAIT, Body, FileSpan, is_cached
 from .urls import local_path, scheme_of
 
@@ -96,8 +96,8 @@ def length_of(url: str) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _span_of(fd: int, url: str, start: int, stop: int) -> FileSpan | None:
-    return FileSpan(fd, start, stop, url) if is_cached(fd, start, stop) else None
+def _span_of(fd: int, url: str, spans: Sequence[Span]) -> FileSpan | None:
+    return FileSpan(fd, spans, url) if all(is_cached(fd, *span) for span in spans) else None
 
 
 async def _open(url: str, start: int) -> int:

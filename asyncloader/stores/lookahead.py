@@ -90,7 +90,10 @@ class ShardRead:
         stop: The end of what to read, if not the end of the shard.
         layout: What the plan has decided on; None before.
         is_planning: Whether the plan is still to decide.
+        is_file: Whether it is a file of this machine, of which one answer may be all that is wanted.
         is_asked: Whether a part was requested.
+        is_answered: Whether there was an answer, so that further parts may be requested.
+        wanted_bytes: How many are read of it; None if that is not known, or not yet.
         total: The end of its parts: its length, or ``NO_END`` if the server does not state it.
         parts: Those under way, and those that wait for the parts before them.
         shown: What has come of what its plan has asked for.
@@ -107,7 +110,10 @@ class ShardRead:
     stop: int = NO_END
     layout: Layout | None = None
     is_planning: bool = False
+    is_file: bool = False
     is_asked: bool = False
+    is_answered: bool = False
+    wanted_bytes: int | None = None
     total: int | None = None
     etag: str | None = None
     digests: Mapping[str, bytes] = field(default_factory=dict)
@@ -124,16 +130,9 @@ class ShardRead:
         return None if self.total == NO_END else self.total
 
     @property
-    def wanted_bytes(self) -> int | None:
-        """How many are read of a shard without a plan; None if that is not known, or not yet."""
-        if self.length is None or self.start is None:
-            return None
-        return min(self.stop, self.length) - self.start
-
-    @property
     def wants_part(self) -> bool:
-        # One request first: its answer states the length.
-        return bool(self.spans) and (self.total is not None or not self.is_asked)
+        # One request first: its answer states the length, or is all that is wanted.
+        return bool(self.spans) and (self.is_answered or not self.is_asked)
 
 
 class Lookahead:
@@ -178,11 +177,17 @@ class Lookahead:
         """The first answer for ``shard``, to ``part``, has stated its length and version.
 
         Args:
-            shard: Without a plan, if the answer is whole.
+            shard: Which one.
             part: Grows to what its answer contains.
             body: The answer.
             is_whole: It contains all that is wanted of the shard, without taking memory for it.
         """
+        shard.is_answered = True
+        if is_whole:
+            shard.spans.clear()
+        if shard.total is not None:
+            return
+        shard.is_file = body.span_of is not None
         shard.etag = body.etag
         shard.digests = body.digests
         stop = part.stop
@@ -191,10 +196,9 @@ class Lookahead:
             stop = NO_END if body.stop is None else body.stop
             part.ranged = False
         shard.total = stop if body.total is None else body.total
-        if is_whole:
-            part.stop = min(shard.stop, shard.total)
-            self.ask(shard, [])
-        elif shard.plan is None:
+        if shard.start is not None and shard.length is not None:
+            shard.wanted_bytes = min(shard.stop, shard.length) - shard.start
+        if shard.plan is None and not is_whole:
             part.stop = min(stop, shard.stop)
             self.ask(shard, [Span(min(stop, shard.total), min(shard.stop, shard.total))])
         else:
@@ -204,7 +208,10 @@ class Lookahead:
         """The plan of ``shard`` has decided what to read."""
         shard.layout = layout
         shard.is_planning = False
+        if shard.is_file:
+            shard.is_asked = shard.is_answered = False
         self.ask(shard, layout.spans)
+        shard.wanted_bytes = sum(stop - start for start, stop in shard.spans)
 
     def ask(self, shard: ShardRead, spans: Iterable[Span]) -> None:
         """These bytes of ``shard`` are to be requested next, as far as it has them."""

@@ -192,7 +192,7 @@ class Fetch:
         # something, so reopening after a shard's last byte needs no rule of its own.
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self.store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
-            if (span := _span_of_file(shard, begin, body)) is not None:
+            if (span := _span_of_file(shard, part, body)) is not None:
                 try:
                     self.opened(body, True)
                     part.received_to += len(span)
@@ -236,12 +236,13 @@ class Fetch:
         return True
 
 
-def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
-    """All that is wanted of a shard as one span, if the decoder can read it from a file at once."""
-    if shard.plan is not None or shard.total is not None or body.total is None:
+def _span_of_file(shard: ShardRead, part: ShardPart, body: Body) -> FileSpan | None:
+    """A part and all that is wanted after it, if the decoder can read it from a file at once."""
+    if body.span_of is None or body.total is None or shard.is_planning or shard.is_answered:
         return None
-    stop = min(shard.stop, body.total)
-    return body.span_of(begin, stop) if begin < stop else None
+    spans = [Span(part.start, part.stop), *shard.spans]
+    within = [Span(start, min(stop, body.total)) for start, stop in spans if start < min(stop, body.total)]
+    return body.span_of(within) if within else None
 
 
 def _check_end(shard: ShardRead, part: ShardPart, body: Body, offset: int) -> None:
@@ -398,7 +399,7 @@ class _ShardReader:
         if part.answered_s is None:  # a hedge may be answered as well
             part.answered_s = now_s
         self._budget.answered(origin_of(shard.url), now_s - began_s)
-        if shard.total is not None:
+        if shard.is_answered:
             return
         self._lookahead.opened(shard, part, body, is_whole)
         if shard.plan is not None and not part.ranged and (body.stop or 0) > PART_BYTES:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ..errors import StoreError
-from ..types import Buffer
+from ..types import Buffer, Span
 
 #: Of a buffer on its way from a socket or a file to a decoder; when it is freed, the allocator keeps it. For
 #: so many bytes, the cost of a read and of waking the decoding thread is small: with half as many, 1 GB of
@@ -50,22 +51,20 @@ class FileSpan:
     """The wanted bytes of an open file, read from the front.
 
     Args:
-        fd: Of the file. The span has a copy of it, and closes that when all is read, at ``close``, or when it
-            is collected.
-        start: Offset of the first byte.
-        stop: Offset behind the last one.
+        fd: Of the file. The object has a copy of it, and closes that when all is read, at ``close``, or when
+            it is collected.
+        spans: What is wanted, none of it empty, in the order in which it is read.
         shard: Named in errors.
     """
 
-    def __init__(self, fd: int, start: int, stop: int, shard: str) -> None:
+    def __init__(self, fd: int, spans: Sequence[Span], shard: str) -> None:
         self._fd = os.dup(fd)
-        self._start = start
-        self._stop = stop
+        self._spans = deque(spans)
         self._shard = shard
         self._version = _version_of(self._fd)
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return sum(span.stop - span.start for span in self._spans)
 
     def read(self, most_bytes: int) -> Buffer:
         """The next bytes, at least one.
@@ -76,18 +75,20 @@ class FileSpan:
         Raises:
             StoreError: They cannot be read, or the file was changed since the span was made.
         """
-        piece = np.empty(min(len(self), most_bytes), np.uint8).data
+        start, stop = self._spans.popleft()
+        piece = np.empty(min(stop - start, most_bytes), np.uint8).data
         try:
-            size = os.preadv(self._fd, [piece], self._start)
+            size = os.preadv(self._fd, [piece], start)
             version = _version_of(self._fd)
         except OSError as error:
             what = f"cannot read the file: {error.strerror or error}"
-            raise StoreError(what, shard=self._shard, offset=self._start) from error
+            raise StoreError(what, shard=self._shard, offset=start) from error
         if version != self._version or not size:
             what = "the file was changed while it was being read"
-            raise StoreError(what, shard=self._shard, offset=self._start)
-        self._start += size
-        if self._start == self._stop:
+            raise StoreError(what, shard=self._shard, offset=start)
+        if start + size < stop:
+            self._spans.appendleft(Span(start + size, stop))
+        if not self._spans:
             self.close()
         return piece[:size]
 
@@ -141,8 +142,8 @@ class Body:
             an owner would close a generator that is garbage-collected.
         digests: Of the whole object, as the store promises them, by algorithm as hashlib spells it, or
             ``crc32`` and ``crc32c`` (big-endian).
-        span_of: Returns the bytes between two offsets as a span for the decoding thread to read, in place of
-            ``chunks``; None where reading would have to wait.
+        span_of: Of a local file: returns spans of it for the decoding thread to read, in place of ``chunks``;
+            None if reading them would have to wait.
     """
 
     start: int
@@ -151,7 +152,7 @@ class Body:
     etag: str | None
     chunks: AsyncIterator[Buffer]
     digests: Mapping[str, bytes] = field(default_factory=dict)
-    span_of: Callable[[int, int], FileSpan | None] = field(default=lambda start, stop: None, repr=False)
+    span_of: Callable[[Sequence[Span]], FileSpan | None] | None = field(default=None, repr=False)
 
 
 class Store(Protocol):

@@ -48,12 +48,12 @@ BATCHINGS: dict[str, Any] = {
 
 def columns(start: Any, lane: Lane) -> Iterator[Block]:
     for at in range(0, DOCUMENTS, BLOCK):
-        yield Columns({"tokens": TOKENS.part(at, at + BLOCK)}, OffsetTrail(at, None))
+        yield Columns({"tokens": TOKENS[at : at + BLOCK]}, OffsetTrail(at, None))
 
 
 def rows(start: Any, lane: Lane) -> Iterator[Block]:
     for at in range(0, DOCUMENTS, BLOCK):
-        yield Rows([{"tokens": tokens} for tokens in TOKENS.part(at, at + BLOCK)], OffsetTrail(at, None))
+        yield Rows([{"tokens": tokens} for tokens in TOKENS[at : at + BLOCK]], OffsetTrail(at, None))
 
 
 def measured(batching: Any, upstream: Callable[..., Any], lane: Lane) -> tuple[float, float]:

@@ -32,9 +32,17 @@ def test_its_sequences_are_the_values_between_two_offsets(column: Ragged) -> Non
 def test_parts_and_picks_have_the_same_sequences(column: Ragged, data: st.DataObject) -> None:
     everything = [plain(sequence) for sequence in column]
     start, stop = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
-    assert [plain(sequence) for sequence in column.part(start, stop)] == everything[start:stop]
+    assert [plain(sequence) for sequence in column[start:stop]] == everything[start:stop]
     indices = data.draw(st.lists(st.integers(-len(column), len(column) - 1), max_size=9))
     assert [plain(sequence) for sequence in column.take(indices)] == [everything[index] for index in indices]
+
+
+def test_a_slice_is_a_part_and_its_old_name_says_so() -> None:
+    column = Ragged.of([[1], [2, 3], [], [4]])
+    assert column[1:].tolist() == [[2, 3], [], [4]]
+    assert column[::-2].tolist() == [[4], [2, 3]]
+    with pytest.raises(AttributeError, match=r"no 'part'; write ragged\[i:j\]"):
+        column.part(1, 2)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("length", [1, 20, 500])
@@ -57,7 +65,7 @@ def test_it_pickles_without_the_values_around_it(column: Ragged) -> None:
 
 def test_a_part_of_much_pickles_small() -> None:
     column = Ragged(np.zeros(1_000_000), np.arange(0, 1_000_001, 100))
-    assert len(pickle.dumps(column.part(5000, 5002))) < 3000
+    assert len(pickle.dumps(column[5000:5002])) < 3000
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_sequences_of_one_length_are_an_array() -> None:
     assert np.shares_memory(np.asarray(column), column.values)  # type: ignore[arg-type]
     assert not np.shares_memory(np.array(column), column.values)  # type: ignore[arg-type]
     assert np.asarray(column, np.float32).dtype == np.float32
-    assert np.asarray(column.part(0, 0)).shape == (0, 0)
+    assert np.asarray(column[:0]).shape == (0, 0)
     nested = Ragged(column, [0, 1, 2])
     assert np.asarray(nested).shape == (2, 1, 3)
 

@@ -52,7 +52,7 @@ class Texts:
         trail = OffsetTrail(at, None).within("listed", number, 0)
         if not self.as_columns:
             return Rows([self._row(index) for index in range(at, stop)], trail)
-        ragged = Ragged(self.tokens, self.offsets).part(at, stop)
+        ragged = Ragged(self.tokens, self.offsets)[at:stop]
         labels = Ragged(
             -self.tokens[self.offsets[at] : self.offsets[stop]], ragged.offsets - self.offsets[at]
         )

@@ -20,6 +20,7 @@ from asyncloader.stores.store import (
     is_cached,
     piece_bytes_of,
 )
+from asyncloader.types import Span
 
 MiB = 1 << 20
 
@@ -42,7 +43,7 @@ def opened(path: Path) -> Iterator[int]:
 
 def span_of(path: Path, start: int, stop: int) -> FileSpan:
     with opened(path) as fd:  # the span keeps the file open by itself
-        return FileSpan(fd, start, stop, str(path))
+        return FileSpan(fd, [Span(start, stop)], str(path))
 
 
 def descriptors() -> int:

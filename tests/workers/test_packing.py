@@ -152,7 +152,7 @@ def test_what_lies_in_place_is_aligned() -> None:
 
 
 def test_ragged_columns_travel_with_their_own_values_alone() -> None:
-    column = al.Ragged(np.arange(1_000_000), np.arange(0, 1_000_001, 1000)).part(3, 5)
+    column = al.Ragged(np.arange(1_000_000), np.arange(0, 1_000_001, 1000))[3:5]
     batch, _ = through_memory([{"tokens": column, "views": list(column)}])
     assert batch[0]["tokens"].values.tolist() == list(range(3000, 5000))
     assert batch[0]["tokens"].tolist() == [view.tolist() for view in batch[0]["views"]]
