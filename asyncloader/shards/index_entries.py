@@ -225,10 +225,19 @@ def _read_list(lines: memoryview) -> tuple[list[str], Expectations]:
     text = str(lines, "utf-8")  # msgspec does not look at all of the fields that it ignores
     # Names of files that are no UTF-8 have escapes that it refuses.
     found = _convert(_load(text), list[_IndexEntry]) if "\\" in text else _entries.decode(text)
-    # Two names in one entry are for the slower parser to refuse: msgspec takes the last.
-    if not found or text.count('"name"') != len(found):
+    names, expected = _columns(found)
+    # Two names in one entry are for the slower parser to refuse: msgspec takes the last. Most lists have no
+    # quotation marks but those of the fields that were found, which are counted in a fifth of the time.
+    quotes = np.count_nonzero(np.frombuffer(lines, np.uint8) == ord('"'))
+    if not found or (quotes != _quotes_of(expected.known) and text.count('"name"') != len(found)):
         raise ValueError
-    return _columns(found)
+    return names, expected
+
+
+def _quotes_of(known: npt.NDArray[np.uint8]) -> int:
+    """How many quotation marks entries are written with; the digests are strings."""
+    fields = {Known.SAMPLES: 2, Known.SHA256: 4, Known.CRC32C: 4, Known.OFFSETS: 2}
+    return 6 * len(known) + sum(each * np.count_nonzero(known & bit) for bit, each in fields.items())
 
 
 def _parse_whole(content: bytes) -> list[_IndexEntry]:
