@@ -305,7 +305,23 @@ def _places(
 # --- typed values with nulls, and parsed text, which has no dtypes ---
 
 
-class WithNulls(list[Any]):
+class _Entries(list[Any]):
+    """A list of which parts are lists of the same kind."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return self._with(found) if isinstance(index, slice) else found
+
+    def take(self, indices: NDArray[np.int64]) -> Self:
+        return self._with(map(super().__getitem__, indices.tolist()))
+
+    def _with(self, entries: Iterable[Any]) -> Self:
+        return type(self)(entries)
+
+
+class WithNulls(_Entries):
     """A list of the values of a typed column that had a null when it was decoded.
 
     It keeps the type. A part of it without nulls becomes the same column as a part of a block without nulls:
@@ -327,12 +343,8 @@ class WithNulls(list[Any]):
     def __reduce__(self) -> tuple[Callable[..., WithNulls], tuple[list[Any], Column]]:
         return WithNulls, (list(self), self.like)
 
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return WithNulls(found, self.like) if isinstance(index, slice) else found
-
-    def take(self, indices: NDArray[np.int64]) -> WithNulls:
-        return WithNulls(map(super().__getitem__, indices.tolist()), self.like)
+    def _with(self, entries: Iterable[Any]) -> WithNulls:
+        return WithNulls(entries, self.like)
 
     def join(self, columns: Sequence[Column]) -> WithNulls | None:
         """One column of several, with nulls or without; None if their types differ."""
@@ -391,20 +403,13 @@ def _ints(array: NDArray[np.int64]) -> list[int]:
     return ints
 
 
-class Objects(list[Any]):
+class Objects(_Entries):
     """Any objects; the column that is made of them depends on all of them, as for rows."""
 
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Callable[..., Objects], tuple[list[Any]]]:
         return Objects, (list(self),)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return Objects(found) if isinstance(index, slice) else found
-
-    def take(self, indices: NDArray[np.int64]) -> Objects:
-        return Objects(map(super().__getitem__, indices.tolist()))
 
     def join(self, columns: Sequence[Column]) -> Objects | None:
         alike = all(type(column) is Objects for column in columns)

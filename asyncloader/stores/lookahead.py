@@ -91,7 +91,6 @@ class ShardRead:
         layout: What the plan has decided on; None before.
         is_planning: Whether the plan is still to decide.
         is_file: Whether it is a file of this machine, of which one answer may be all that is wanted.
-        is_asked: Whether a part was requested.
         is_answered: Whether there was an answer, so that further parts may be requested.
         wanted_bytes: How many are read of it; None if that is not known, or not yet.
         total: The end of its parts: its length, or ``NO_END`` if the server does not state it.
@@ -111,7 +110,6 @@ class ShardRead:
     layout: Layout | None = None
     is_planning: bool = False
     is_file: bool = False
-    is_asked: bool = False
     is_answered: bool = False
     wanted_bytes: int | None = None
     total: int | None = None
@@ -132,7 +130,7 @@ class ShardRead:
     @property
     def wants_part(self) -> bool:
         # One request first: its answer states the length, or is all that is wanted.
-        return bool(self.spans) and (self.is_answered or not self.is_asked)
+        return bool(self.spans) and (self.is_answered or not self.parts)
 
 
 class Lookahead:
@@ -169,7 +167,6 @@ class Lookahead:
         shard.spans.popleft()
         if part.stop < span.stop:
             shard.spans.appendleft(Span(part.stop, span.stop))
-        shard.is_asked = True
         shard.parts.append(part)
         return shard, part
 
@@ -208,8 +205,7 @@ class Lookahead:
         """The plan of ``shard`` has decided what to read."""
         shard.layout = layout
         shard.is_planning = False
-        if shard.is_file:
-            shard.is_asked = shard.is_answered = False
+        shard.is_answered = not shard.is_file
         self.ask(shard, layout.spans)
         shard.wanted_bytes = sum(stop - start for start, stop in shard.spans)
 
@@ -228,7 +224,9 @@ class Lookahead:
         if not asks_early(self._budget.share_bytes):
             return shard
         following = next(islice(self._shards_in_turn(), self.window.index(shard) + 1, None), None)
-        return shard if following is None or following.plan is not None or following.is_asked else following
+        if following is None or following.plan is not None or following.parts or following.is_answered:
+            return shard
+        return following
 
     def _shards_in_turn(self) -> Iterator[ShardRead]:
         """Those in the window, then others that come into it."""
