@@ -237,7 +237,7 @@ def _read_list(lines: memoryview) -> tuple[list[str], Expectations]:
 def _quotes_of(known: npt.NDArray[np.uint8]) -> int:
     """How many quotation marks entries are written with; the digests are strings."""
     fields = {Known.SAMPLES: 2, Known.SHA256: 4, Known.CRC32C: 4, Known.OFFSETS: 2}
-    return 6 * len(known) + sum(each * np.count_nonzero(known & bit) for bit, each in fields.items())
+    return 6 * len(known) + sum(each * int(np.count_nonzero(known & bit)) for bit, each in fields.items())
 
 
 def _parse_whole(content: bytes) -> list[_IndexEntry]:
