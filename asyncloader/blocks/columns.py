@@ -64,8 +64,9 @@ class Ragged:
     """A column of ``n`` sequences of unequal length: all their values in one array, and where each begins.
 
     ``len(ragged)`` is ``n``. ``ragged[i]`` and iteration return sequences, as views if the values are an
-    array; ``ragged[i:j]`` is a ``Ragged`` over the same values. ``np.asarray(ragged)`` is ``(n, T, ...)`` if all sequences have the length ``T``, and raises
-    ``ValueError`` otherwise. Do not change the values: parts share them, and they may be read-only.
+    array; ``ragged[i:j]`` is a ``Ragged`` over the same values. ``np.asarray(ragged)`` is ``(n, T, ...)`` if
+    all sequences have the length ``T``, and raises ``ValueError`` otherwise. Do not change the values: parts
+    share them, and they may be read-only.
 
     Example:
         ```python

@@ -71,7 +71,9 @@ def pyarrow_errors(what: str, sample: int | None = None) -> Iterator[None]:
 
 
 def stored(array: Any, dtype: np.dtype[Any] | None = None, more: int = 0) -> NDArray[Any]:
-    """The numbers in the array's own memory, read-only: one for each entry and ``more``; nulls have any value.
+    """The numbers in the array's own memory: one for each entry and ``more``; nulls have any value.
+
+    The result is read-only.
 
     Args:
         array: Of integers, unless a dtype is given.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import struct
 import threading
@@ -23,7 +24,7 @@ from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.lookahead import FIRST_PART_BYTES, PART_BYTES, SMALL_PART_BYTES
 from asyncloader.stores.reading import read_shards
 from asyncloader.stores.router import Stores
-from asyncloader.stores.store import Access, NetworkPolicy
+from asyncloader.stores.store import Access, FileSpan, NetworkPolicy
 from asyncloader.types import Answer, Layout, Planning, Span
 
 Serve = Callable[..., testing.Server]
@@ -85,10 +86,41 @@ def test_the_pieces_come_in_the_order_of_the_plan_and_nothing_else_is_asked_for(
     assert budget < 64 * MiB or len(server.requests) == 3 * len(ORDERS) + parts
 
 
-def test_local_shards_are_read_alike(reading: Any, pieces: list[bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", [1, 4 * MiB, 64 * MiB])
+@pytest.mark.parametrize("cached", [True, False])
+def test_local_shards_are_read_alike(
+    reading: Any,
+    pieces: list[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cached: bool,
+    budget: int,
+) -> None:
     (tmp_path / "x").write_bytes(packed(pieces))
-    with reading([(str(tmp_path / "x"), wanting(*order)) for order in ORDERS]) as run:
+    if not cached:
+        monkeypatch.setattr("asyncloader.stores.local.is_cached", lambda *_: False)
+    with reading([(str(tmp_path / "x"), wanting(*order)) for order in ORDERS], budget) as run:
         assert run.all_shards() == [b"".join(pieces[number] for number in order) for order in ORDERS]
+    assert str(tmp_path / "x") not in [
+        os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+    ]
+
+
+def test_what_a_plan_wants_of_a_file_comes_as_one_object(
+    reading: Any, pieces: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_bytes(packed(pieces))
+    spans: list[Sequence[Span]] = []
+    make = FileSpan.__init__
+
+    def noted(self: FileSpan, fd: int, wanted: Sequence[Span], shard: str) -> None:
+        spans.append(wanted)
+        make(self, fd, wanted, shard)
+
+    monkeypatch.setattr(FileSpan, "__init__", noted)
+    with reading([(str(tmp_path / "x"), wanting(5, 3))]) as run:
+        assert run.all_shards() == [pieces[5] + pieces[3]]
+    assert [sum(stop - start for start, stop in each) for each in spans] == [len(pieces[5] + pieces[3])]
 
 
 def test_shards_with_and_without_plans_come_in_one_order(
