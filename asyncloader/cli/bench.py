@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..quantity import bytes_text as size_of
-from .arguments import add_columns, add_json, add_shards
+from .arguments import add_columns, add_shards
 from .printing import counted, print_json, print_lines, print_table, with_bar
 
 if TYPE_CHECKING:
@@ -71,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure 0, 1, 2, 4, ... workers, up to one per processor, and name the best number",
     )
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..quantity import bytes_text as size_of
 from ..quantity import parse_bytes, parse_rate, parse_seconds
-from .arguments import add_format, add_json, add_stores
+from .arguments import add_format, add_stores
 from .printing import counted, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FRACTION",
         help="part of the epoch before the stop (default: 0.5)",
     )
-    add_json(parser)
 
 
 def _option(name: str) -> str:
