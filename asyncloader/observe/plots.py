@@ -45,14 +45,6 @@ _NO_WORK = (IDLE, STARTING)
 # Stages with colours that can be distinguished.
 _MOST_STAGES = 6
 
-_KINDS = {
-    "retry": "Retries",
-    "throttled": "Refusals (429, 503)",
-    "hedge": "Hedged requests",
-    "skipped": "Skipped samples",
-    "worker restarted": "Worker restarts",
-}
-
 # As many as the width of a card shows, and as few batches in each as make a rate.
 _MOST_BINS = 96
 _BATCHES_OF_BIN = 3
@@ -295,14 +287,14 @@ def _padding(over: OverTime) -> Plot | None:
 def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
     """Retries, refusals, hedges and other incidents, when they happened."""
     network = statistics["network"]
-    counted = {
-        "retry": max(network["retries"] - network["throttled"], 0),
-        "throttled": network["throttled"],
-        "hedge": network["hedges"],
-        "skipped": statistics["skipped"],
-        "worker restarted": statistics["worker_restarts"],
-    }
-    total = sum(counted.values())
+    counted = [
+        ("retry", "Retries", max(network["retries"] - network["throttled"], 0)),
+        ("throttled", "Refusals (429, 503)", network["throttled"]),
+        ("hedge", "Hedged requests", network["hedges"]),
+        ("skipped", "Skipped samples", statistics["skipped"]),
+        ("worker restarted", "Worker restarts", statistics["worker_restarts"]),
+    ]
+    total = sum(count for *_, count in counted)
     note = f"{amount(network['requests'])} requests. " if network["requests"] else ""
     note += f"{total:,} incidents." if total else "Nothing went wrong."
     return Plot(
@@ -310,9 +302,9 @@ def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
         "Errors and retries",
         note,
         ("kind", "count"),
-        [(_KINDS[kind], f"{count:,}") for kind, count in counted.items()],
+        [(name, f"{count:,}") for _, name, count in counted],
         is_wide=True,
-        incidents=[(_KINDS[kind], _marks(over, kind), f"{count:,}") for kind, count in counted.items()],
+        incidents=[(name, _marks(over, kind), f"{count:,}") for kind, name, count in counted],
         x_ticks=over.x_ticks,
     )
 
