@@ -437,10 +437,8 @@ def _made_by(makers: Sequence[partial[_Steps]]) -> Generator[tuple[str, Expected
                 if busy:
                     wait_any(busy, None)
     except WorkerDiedError as error:
-        raise WorkerDiedError(
+        error.args = (
             f"{error.args[0]}; call convert again to make the missing shards, with fewer num_workers if "
             "there was too little memory",
-            worker=error.worker,
-            pid=error.pid,
-            exitcode=error.exitcode,
-        ) from None
+        )
+        raise
