@@ -101,8 +101,16 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
             commands.add_parser(name, help=does)
             continue
         module = import_module(f".{name}", __name__)
-        module.add_arguments(commands.add_parser(name, help=does, description=module.HELP))
+        own = commands.add_parser(name, help=does, description=module.HELP)
+        module.add_arguments(own)
+        if name != "cache":  # each of its own commands has it
+            add_json(own)
     return parser
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """``--json``, which every command has."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document in place of text")
 
 
 def _in_a_line(error: Exception) -> str:

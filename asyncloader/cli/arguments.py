@@ -15,11 +15,6 @@ from ..shards.names import NamedShards
 _BOOLEANS = {"true": True, "false": False}
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """``--json``, which every command has."""
-    parser.add_argument("--json", action="store_true", help="print one JSON document in place of text")
-
-
 def add_shards(parser: argparse.ArgumentParser) -> None:
     """The URLs, their format, and the options of their stores."""
     parser.add_argument(

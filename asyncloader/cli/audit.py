@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import groupby
 
 from ..tools.audit import EpochVerdict, verify_audit
-from .arguments import add_json, add_stores, storage_options
+from .arguments import add_stores, storage_options
 from .printing import print_json, print_lines
 
 HELP = (
@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--left-out", action="store_true", help="also list the samples that filters and drop_last left out"
     )
-    add_json(parser)
     add_stores(parser)
 
 

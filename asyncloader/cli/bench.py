@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ..collate.pad import Pad
+from ..flow.process import usable_processors
+from ..observe.report import Report
+from ..observe.statistics import Statistics
+from ..observe.stopwatch import steady_rate
 from ..quantity import bytes_text as size_of
-from .arguments import add_columns, add_json, add_shards
+from .arguments import add_columns, add_shards, open_dataset
 from .printing import counted, print_json, print_lines, print_table, with_bar
 
 if TYPE_CHECKING:
     from ..loader.loader import DataLoader
-    from ..observe.report import Report
-    from ..observe.statistics import Statistics
 
 # Smaller differences are noise: two runs of one loader differ by as much.
 _NOISE_SHARE = 0.05
@@ -71,14 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure 0, 1, 2, 4, ... workers, up to one per processor, and name the best number",
     )
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:
     _check(asked)
-    from ..flow.process import usable_processors
-    from ..loader.loader import DataLoader
-    from .arguments import open_dataset
+    from ..loader.loader import DataLoader  # imports torch
 
     dataset = open_dataset(asked, decode=asked.decode, cache_dir=asked.cache_dir)
     if asked.shuffle is not None:
@@ -115,8 +115,6 @@ def _check(asked: argparse.Namespace) -> None:
 
 
 def _loader_options(asked: argparse.Namespace) -> dict[str, Any]:
-    from ..collate.pad import Pad
-
     options: dict[str, Any] = {"batch_size": asked.batch_size, "memory_limit": asked.memory_limit}
     if asked.pad is not None:
         options["collate_fn"] = Pad({name.strip(): 0 for name in asked.pad.split(",")})
@@ -208,8 +206,6 @@ class Measured:
         return self._rate(self.statistics.size_bytes)
 
     def _rate(self, count: int) -> float:
-        from ..observe.stopwatch import steady_rate
-
         seen = self.statistics
         return steady_rate(count, seen.batches, seen.elapsed_s, seen.first_batch_s)
 

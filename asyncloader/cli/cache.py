@@ -11,7 +11,7 @@ from ..cache.locks import CacheFile
 from ..cache.upkeep import audit, list_cache, prune_cache
 from ..quantity import bytes_text as size_of
 from ..quantity import parse_bytes, parse_seconds
-from .arguments import add_json
+from . import add_json
 from .printing import age_of, counted, print_json, print_lines
 
 HELP = "List, verify or prune a disk cache. Loaders may use it at the same time."

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from ..quantity import bytes_text as size_of
 from ..tools.convert import convert
-from .arguments import add_columns, add_json, add_shards, columns_of, storage_options
+from .arguments import add_columns, add_shards, columns_of, storage_options
 from .printing import counted, print_json, print_lines
 
 HELP = (
@@ -85,7 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="number of processes; 0 for this one (default: one per processor, up to 8)",
     )
     parser.add_argument("--overwrite", action="store_true", help="remove shards of another call from OUT")
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ from ..errors import FormatError
 from ..formats.npy import parse_header
 from ..quantity import bytes_text as size_of
 from ..quantity import clip
-from .arguments import add_columns, add_json, add_shards, open_dataset
+from .arguments import add_columns, add_shards, open_dataset
 from .printing import counted, print_json, print_lines, print_table
 
 # Previews of values: kind, dtype, shape, size, beginning. Pure; nothing is decoded. An image is recognized
@@ -167,7 +167,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--samples", type=int, default=3, metavar="N", help="number of samples (default: 3)"
     )
     add_columns(parser)
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from ..pipeline.folders import is_folder
 from ..shards.expectations import Expected
 from ..shards.index_building import Measured, open_index
 from ..stores.urls import INDEX_NAME, redact
-from .arguments import add_concurrency, add_json, add_shards, named_shards
+from .arguments import add_concurrency, add_shards, named_shards
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "writes",
     )
     add_concurrency(parser)
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:

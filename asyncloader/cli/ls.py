@@ -10,7 +10,7 @@ from dataclasses import asdict
 from ..pipeline.folders import is_folder
 from ..quantity import bytes_text as size_of
 from ..shards.index_survey import ListedShard, ShardList, open_lengths, open_shard_list
-from .arguments import add_json, add_shards, named_shards, open_shards
+from .arguments import add_shards, named_shards, open_shards
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
@@ -21,7 +21,6 @@ HELP = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards(parser)
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:

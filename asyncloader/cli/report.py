@@ -8,7 +8,6 @@ import os
 from ..atomic_file import write_whole
 from ..observe.page import render
 from ..observe.trace_file import read_run
-from .arguments import add_json
 from .printing import print_json, print_lines
 
 HELP = (
@@ -23,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="PAGE", help="write the page to this file, such as report.html"
     )
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:

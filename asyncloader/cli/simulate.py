@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from ..loader.options import memory_bytes
 from ..quantity import bytes_text as size_of
 from ..quantity import parse_bytes, parse_rate, parse_seconds
-from .arguments import add_format, add_json, add_stores
+from ..shards.expectations import Known
+from ..tools.simulate import Balance, Outcome, PlannedRun, Resized, simulate, simulate_resize
+from .arguments import add_format, add_stores, open_shards
 from .printing import counted, print_json, print_lines, print_table
-
-if TYPE_CHECKING:
-    from ..tools.simulate import Balance, Outcome, PlannedRun, Resized
 
 HELP = (
     "Estimate the speed, the bottleneck and the balance of a pass from its plan and from the times of its "
@@ -73,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FRACTION",
         help="part of the epoch before the stop (default: 0.5)",
     )
-    add_json(parser)
 
 
 def _option(name: str) -> str:
@@ -81,8 +82,6 @@ def _option(name: str) -> str:
 
 
 def run(asked: argparse.Namespace) -> int:
-    from ..tools.simulate import simulate, simulate_resize
-
     planned = _planned_run(asked)
     outcome = simulate(planned)
     resized = None if asked.resize_to is None else simulate_resize(planned, asked.resize_to, asked.at)
@@ -99,9 +98,6 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _planned_run(asked: argparse.Namespace) -> PlannedRun:
-    from ..loader.options import memory_bytes
-    from ..tools.simulate import PlannedRun
-
     given = {name: value for name, value in vars(asked).items() if value is not None}
     options: dict[str, Any] = {name: given[name] for name in _COUNTS if name in given}
     for name in _TIMES.keys() & given.keys():
@@ -129,8 +125,6 @@ def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
         )
     if asked.shards < 1 or asked.shard_samples < 1:
         raise ValueError("--shards and --shard-samples should be 1 or more")
-    import numpy as np
-
     return {
         "shard_bytes": np.full(asked.shards, parse_bytes("--shard-size", asked.shard_size)),
         "shard_samples": np.full(asked.shards, asked.shard_samples),
@@ -139,9 +133,6 @@ def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
-    from ..shards.expectations import Known
-    from .arguments import open_shards
-
     shards = open_shards(asked, index=asked.index)
     checks = shards.checks
     if missing := len(shards.urls) - checks.count_of(Known.SAMPLES):

@@ -10,7 +10,7 @@ from functools import partial
 from ..pipeline.folders import is_folder
 from ..shards.index_survey import Verified, Verifying, open_verifying, open_verifying_by_index
 from ..stores.urls import INDEX_NAME
-from .arguments import add_concurrency, add_json, add_shards, named_shards, open_shards
+from .arguments import add_concurrency, add_shards, named_shards, open_shards
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"path or URL of the index (default: {INDEX_NAME} in the folder of the shards, if it is one)",
     )
     add_concurrency(parser)
-    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:

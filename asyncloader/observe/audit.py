@@ -128,21 +128,6 @@ def format_row(row: AuditRow) -> bytes:
     return msgspec.json.encode(row) + b"\n"
 
 
-def parse_row(line: str | bytes) -> AuditRow | None:
-    """What ``format_row`` wrote; None for a line that a killed process left incomplete.
-
-    Raises:
-        ValueError: It is JSON, and no row.
-    """
-    try:
-        row: AuditRow = msgspec.json.decode(line, type=AuditRow)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"expected a row of an audit, found {line.strip()[:80]!r}: {error}") from None
-    except msgspec.DecodeError:
-        return None
-    return row
-
-
 def runs_of(parts: Sequence[Indices]) -> list[int]:
     """Samples as starts and stops in turn: sorted, and each as often as it occurs."""
     ranges = [part for part in parts if isinstance(part, range)]
@@ -511,17 +496,20 @@ def _read_passes(path: str) -> list[RecordedPass]:
     passes: dict[str, RecordedPass] = {}
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
+            where = f"{path}, line {number}"
             try:
-                row = parse_row(line)
-                if isinstance(row, Begin):
-                    passes[row.id] = RecordedPass(row)
-                elif isinstance(row, LaneRow):
-                    passes[row.id].rows.append(row)
-                elif row is not None:
-                    passes[row.id].end = row
-            except (KeyError, ValueError) as error:
-                why = (
-                    f"the pass {error} has no row of its beginning" if isinstance(error, KeyError) else error
-                )
-                raise ValueError(f"{path}, line {number}: {why}") from None
+                row: AuditRow = msgspec.json.decode(line, type=AuditRow)
+            except msgspec.ValidationError as error:
+                found = f"found {line.strip()[:80]!r}: {error}"
+                raise ValueError(f"{where}: expected a row of an audit, {found}") from None
+            except msgspec.DecodeError:  # a killed process has left it incomplete
+                continue
+            if isinstance(row, Begin):
+                passes[row.id] = RecordedPass(row)
+            elif row.id not in passes:
+                raise ValueError(f"{where}: the pass {row.id!r} has no row of its beginning")
+            elif isinstance(row, LaneRow):
+                passes[row.id].rows.append(row)
+            else:
+                passes[row.id].end = row
     return list(passes.values())

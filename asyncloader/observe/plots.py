@@ -6,14 +6,19 @@ Their look is in ``templates``. A drawing is a thousand wide and high, whatever 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from ..quantity import amount, bytes_text, percent, seconds_text, ticks
 from . import stopwatch as at
-from .stopwatch import IDLE, STARTING, STORE, name_of, shares_of
+from .stopwatch import IDLE, STARTING, STORE, name_of, shares_of, summed
+
+#: A number for each bin.
+_Bins: TypeAlias = npt.NDArray[np.float64]
 
 # Distinct for people who do not see red or green, also by their lightness (after Okabe and Ito, 2008), and
 # each of at least 3:1 against the card that it lies on, except for the two of threads that do nothing.
@@ -39,14 +44,6 @@ _NO_WORK = (IDLE, STARTING)
 
 # Stages with colours that can be distinguished.
 _MOST_STAGES = 6
-
-_KINDS = {
-    "retry": "Retries",
-    "throttled": "Refusals (429, 503)",
-    "hedge": "Hedged requests",
-    "skipped": "Skipped samples",
-    "worker restarted": "Worker restarts",
-}
 
 # As many as the width of a card shows, and as few batches in each as make a rate.
 _MOST_BINS = 96
@@ -166,23 +163,23 @@ class OverTime:
         self.bin_s = series["bin_s"] * self._factor
         # A last bin of less than half the time has no reliable rate: it is part of the one before.
         self.count = max(1, math.ceil(self.elapsed_s / self.bin_s - 0.5))
-        last_s = self.elapsed_s - (self.count - 1) * self.bin_s
-        self.seconds = [self.bin_s] * (self.count - 1) + [last_s]
+        self.seconds = np.full(self.count, self.bin_s)
+        self.seconds[-1] = self.elapsed_s - (self.count - 1) * self.bin_s
 
     def __contains__(self, name: str) -> bool:
         return name in self._rows
 
-    def row(self, name: str) -> list[float]:
+    def row(self, name: str) -> _Bins:
         """The sums of a name."""
-        row, factor = self._rows.get(name, ()), self._factor
-        sums = [0.0] * self.count
-        for place, value in enumerate(row):
-            sums[min(place // factor, self.count - 1)] += value
+        row = self._rows.get(name, ())
+        places = np.minimum(np.arange(len(row)) // self._factor, self.count - 1)
+        sums = np.zeros(self.count)
+        np.add.at(sums, places, row)
         return sums
 
-    def rate(self, name: str) -> list[float]:
+    def rate(self, name: str) -> _Bins:
         """The sums per second."""
-        return [value / seconds for value, seconds in zip(self.row(name), self.seconds, strict=True)]
+        return self.row(name) / self.seconds
 
     @property
     def stages(self) -> list[str]:
@@ -222,46 +219,40 @@ def _waits(over: OverTime, own: dict[str, int]) -> Plot:
     """The part of the time the consumer has waited, by stage."""
     named = [*[stage for stage in over.stages if stage not in _NO_WORK][:_MOST_STAGES], *_NO_WORK]
     shares = _wait_shares(over, named)
-    waited = sum(over.row("waited_s"))
-    note = (
-        f"It waited {percent(waited / over.elapsed_s)} of the time. Colours: what the loader did meanwhile."
-    )
-    paths, floor = [], [0.0] * over.count
+    waited = percent(over.row("waited_s").sum() / over.elapsed_s)
+    paths, floor = [], np.zeros(over.count)
     for stage in named:
-        ceiling = [below + height for below, height in zip(floor, shares[stage], strict=True)]
+        ceiling = floor + shares[stage]
         paths.append({"class": f"f-{colour_of(stage, own)}", "d": _band(floor, ceiling, 1.0)})
         floor = ceiling
     label = "Share of time that the training loop waited, by stage, over time"
     return Plot(
         "waits",
         "What the training loop waits for",
-        note,
+        f"It waited {waited} of the time. Colours: what the loader did meanwhile.",
         ("from", *map(name_of, named)),
-        zip(over.times(), *([percent(share) for share in shares[stage]] for stage in named), strict=True),
+        zip(over.times(), *(map(percent, shares[stage]) for stage in named), strict=True),
         is_wide=True,
-        keys={name_of(stage): colour_of(stage, own) for stage in named if max(shares[stage]) > 0},
+        keys={name_of(stage): colour_of(stage, own) for stage in named if shares[stage].any()},
         frame=Frame(paths, label, ticks(1.0), _whole_percent, over.x_ticks),
     )
 
 
-def _wait_shares(over: OverTime, named: list[str]) -> dict[str, list[float]]:
+def _wait_shares(over: OverTime, named: list[str]) -> dict[str, _Bins]:
     """The share of each bin that the consumer waited, divided like the work on batches.
 
     Where there was no such work, the consumer waited for something later, which is shown as idle; before the
     first report, for the start.
     """
-    spent = {stage: over.row(_STAGE + stage) for stage in named if stage not in _NO_WORK}
-    shares: dict[str, list[float]] = {stage: [] for stage in named}
-    idle_s, known_s = over.row(_STAGE + IDLE), 0.0
-    for place, (waited_s, seconds) in enumerate(zip(over.row("waited_s"), over.seconds, strict=True)):
-        waited = min(waited_s / seconds, 1.0)
-        busy_s = sum(row[place] for row in spent.values())
-        for stage, row in spent.items():
-            shares[stage].append(waited * row[place] / busy_s if busy_s else 0.0)
-        known_s += busy_s + idle_s[place]
-        shares[IDLE].append(waited if known_s and not busy_s else 0.0)
-        shares[STARTING].append(0.0 if known_s else waited)
-    return shares
+    spent_s = {stage: over.row(_STAGE + stage) for stage in named if stage not in _NO_WORK}
+    busy_s = sum(spent_s.values(), np.zeros(over.count))
+    is_busy, is_known = busy_s > 0, np.cumsum(busy_s + over.row(_STAGE + IDLE)) > 0
+    waited = np.minimum(over.rate("waited_s"), 1.0)
+    return {
+        **{stage: waited * row / np.where(is_busy, busy_s, 1.0) for stage, row in spent_s.items()},
+        IDLE: waited * (is_known & ~is_busy),
+        STARTING: waited * ~is_known,
+    }
 
 
 def _flight(over: OverTime) -> Plot | None:
@@ -269,7 +260,7 @@ def _flight(over: OverTime) -> Plot | None:
     if "in_flight_byte_s" not in over:
         return None
     held, came = over.rate("in_flight_byte_s"), over.rate("received_bytes")
-    total = sum(over.row("received_bytes"))
+    total = over.row("received_bytes").sum()
     rate = bytes_text(total / over.elapsed_s)
     note = f"Requested and not yet received, on average. In all, {bytes_text(total)} came, at {rate}/s."
     heads = ("from", "in flight", "received/s")
@@ -281,14 +272,13 @@ def _flight(over: OverTime) -> Plot | None:
 def _padding(over: OverTime) -> Plot | None:
     """The part of padded fields that holds no data; None where no batch was padded."""
     cells, real = over.row("cells"), over.row("real_cells")
-    if not sum(cells):
+    if not cells.any():
         return None
     # A bin without a batch has the value of the one before; at the beginning, of the first.
-    last, shares = next(1 - some / all_ for some, all_ in zip(real, cells, strict=True) if all_), []
-    for some, all_ in zip(real, cells, strict=True):
-        last = 1 - some / all_ if all_ else last
-        shares.append(last)
-    note = f"{percent(1 - sum(real) / sum(cells))} of the cells in padded fields are padding."
+    padded = np.flatnonzero(cells)
+    latest = np.searchsorted(padded, np.arange(over.count), "right") - 1
+    shares = (1 - real[padded] / cells[padded])[np.maximum(latest, 0)]
+    note = f"{percent(1 - real.sum() / cells.sum())} of the cells in padded fields are padding."
     rows = zip(over.times(), map(percent, shares), map(amount, cells), strict=True)
     frame = _curve("own-2", shares, "Share of padding over time", _whole_percent, over.x_ticks)
     return Plot("padding", "Padding", note, ("from", "padding", "cells"), rows, frame=frame)
@@ -297,14 +287,14 @@ def _padding(over: OverTime) -> Plot | None:
 def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
     """Retries, refusals, hedges and other incidents, when they happened."""
     network = statistics["network"]
-    counted = {
-        "retry": max(network["retries"] - network["throttled"], 0),
-        "throttled": network["throttled"],
-        "hedge": network["hedges"],
-        "skipped": statistics["skipped"],
-        "worker restarted": statistics["worker_restarts"],
-    }
-    total = sum(counted.values())
+    counted = [
+        ("retry", "Retries", max(network["retries"] - network["throttled"], 0)),
+        ("throttled", "Refusals (429, 503)", network["throttled"]),
+        ("hedge", "Hedged requests", network["hedges"]),
+        ("skipped", "Skipped samples", statistics["skipped"]),
+        ("worker restarted", "Worker restarts", statistics["worker_restarts"]),
+    ]
+    total = sum(count for *_, count in counted)
     note = f"{amount(network['requests'])} requests. " if network["requests"] else ""
     note += f"{total:,} incidents." if total else "Nothing went wrong."
     return Plot(
@@ -312,16 +302,16 @@ def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
         "Errors and retries",
         note,
         ("kind", "count"),
-        [(_KINDS[kind], f"{count:,}") for kind, count in counted.items()],
+        [(name, f"{count:,}") for _, name, count in counted],
         is_wide=True,
-        incidents=[(_KINDS[kind], _marks(over, kind), f"{count:,}") for kind, count in counted.items()],
+        incidents=[(name, _marks(over, kind), f"{count:,}") for kind, name, count in counted],
         x_ticks=over.x_ticks,
     )
 
 
 def _marks(over: OverTime, kind: str) -> list[tuple[str, str, str]]:
     row = over.row(f"mark/{kind}")
-    most = max(row, default=0.0) or 1.0
+    most = row.max() or 1.0
     return [
         (
             f"{(place + 0.5) / len(row) * 100:.2f}",
@@ -343,7 +333,7 @@ def _latency(latency: Mapping[str, Any]) -> Plot | None:
     per_decade = latency["bins_per_decade"]
     counts = {int(number): count for number, count in latency["bins"].items()}
     first, last = min(counts) - 2, max(counts) + 3
-    heights = [float(counts.get(number, 0)) for number in range(first, last)]
+    heights = np.array([counts.get(number, 0) for number in range(first, last)], float)
     edges = [seconds_text(10 ** (number / per_decade)) for number in range(first, last + 1)]
     rows = [(*edges[place : place + 2], f"{height:,.0f}") for place, height in enumerate(heights) if height]
     marks = {f"p{part}": latency[f"p{part}_s"] for part in (50, 95, 99)}
@@ -378,9 +368,7 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
     several = len(makers) > 1
     named = [(f"worker {worker}" if several else "all", shares) for worker, shares in makers]
     note = "The time of each worker, by stage." if several else "The time of making batches, by stage."
-    total = Counter[str]()
-    for _, shares in named:
-        total.update(shares)
+    total = summed(shares for _, shares in named)
     stages = sorted(total, key=lambda stage: (stage == IDLE, -total[stage]))
     return Plot(
         "balance",
@@ -405,7 +393,7 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
 
 def _curve(
     colour: str,
-    heights: list[float],
+    heights: _Bins,
     label: str,
     y_text: Callable[[float], str],
     x_ticks: Sequence[tuple[float, str]],
@@ -413,7 +401,7 @@ def _curve(
 ) -> Frame:
     """An area under a line through the middles of bins, with room above it for the names of flags."""
     steps = ticks(ticks(max(heights, default=0.0) * (1.25 if flags else 1.0))[-1])
-    band = _band([0.0] * len(heights), heights, steps[-1])
+    band = _band(np.zeros(len(heights)), heights, steps[-1])
     line = f"M{' L'.join(_points(heights, steps[-1]))}"
     paths = [
         {"class": f"f-{colour}", "opacity": ".18", "d": band},
@@ -422,7 +410,7 @@ def _curve(
     return Frame(paths, label, steps, y_text, x_ticks, flags)
 
 
-def _points(heights: Sequence[float], top: float) -> list[str]:
+def _points(heights: _Bins, top: float) -> list[str]:
     """Through the middles of bins, and to both edges."""
     wide = _SIZE / max(len(heights), 1)
     ys = [f"{_SIZE - _SIZE * height / top:.1f}" for height in heights]
@@ -430,7 +418,7 @@ def _points(heights: Sequence[float], top: float) -> list[str]:
     return [f"0 {ys[0]}", *middles, f"{_SIZE} {ys[-1]}"] if ys else []
 
 
-def _band(floor: Sequence[float], ceiling: Sequence[float], top: float) -> str:
+def _band(floor: _Bins, ceiling: _Bins, top: float) -> str:
     there, back = _points(ceiling, top), _points(floor, top)
     return f"M{' L'.join([*there, *reversed(back)])}Z" if there else ""
 

@@ -276,7 +276,7 @@ def _look(target: ShardTarget, source: convert_sources.Source) -> tuple[float, A
         ValueError: A value that the target cannot keep; with a note of its sample.
     """
     rows: list[Mapping[str, Any]] = []
-    total_bytes = count = 0
+    total_bytes = 0
     for part in source.looked_at():
         part_bytes = 0
         with closing(part.samples()) as samples:
@@ -289,15 +289,13 @@ def _look(target: ShardTarget, source: convert_sources.Source) -> tuple[float, A
                     error.add_note(f"in {place()}")
                     raise
                 part_bytes += bytes_of(encoded)
-                count += 1
-                if target.format == "parquet":
-                    rows.append(kept)
+                rows.append(kept)
         total_bytes += part_bytes
     schema = None
     if target.format == "parquet":
         schema = schema_of(rows, target.types)
         table_of(schema, rows)  # refuses values that the type of a column does not keep
-    return total_bytes / max(count, 1), schema
+    return total_bytes / max(len(rows), 1), schema
 
 
 def _make_missing(
@@ -338,9 +336,7 @@ def _make_missing(
         for name, expected in stack.enter_context(closing(each)):
             made[name] = expected
             bar.update()
-    found = sum(expected.samples or 0 for expected in made.values())
-    if found != samples:
-        raise FormatError(f"expected {samples} samples in all shards, found {found}")
+    assert sum(expected.samples or 0 for expected in made.values()) == samples, "each shard is complete"
     if missing or not job.is_finished:
         source.verify(read)
     job.finish({shard.name: made[shard.name] for shard in shards})
@@ -437,10 +433,8 @@ def _made_by(makers: Sequence[partial[_Steps]]) -> Generator[tuple[str, Expected
                 if busy:
                     wait_any(busy, None)
     except WorkerDiedError as error:
-        raise WorkerDiedError(
+        error.args = (
             f"{error.args[0]}; call convert again to make the missing shards, with fewer num_workers if "
             "there was too little memory",
-            worker=error.worker,
-            pid=error.pid,
-            exitcode=error.exitcode,
-        ) from None
+        )
+        raise

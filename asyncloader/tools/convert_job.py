@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -142,7 +142,7 @@ class Conversion:
         self, destination: Destination, target: ShardTarget, source: Source, overwrite: bool
     ) -> None:
         self.destination, self.target = destination, target
-        self._options, self._sources = {**source.describe(), **target.describe()}, [*source.versions]
+        self._options, self._sources = {**source.describe(), **asdict(target)}, [*source.versions]
         #: How an earlier run has cut it; None if none came so far.
         self.cuts: Cuts | None = None
         noted, wrong = destination.read(_JOB), None

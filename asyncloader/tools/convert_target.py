@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -90,10 +90,6 @@ class ShardTarget:
             raise TypeError(
                 f"shuffle should be a seed, a whole number, or False to keep the order, but got {given!r}"
             )
-
-    def describe(self) -> dict[str, Any]:
-        """What must be equal in two runs of a job, as JSON values."""
-        return asdict(self)
 
     def keep(self, sample: Any, number: int) -> tuple[Mapping[str, Any], Any]:
         """Convert a sample, which has this number among all.

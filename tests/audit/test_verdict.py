@@ -22,7 +22,7 @@ from asyncloader.observe.audit import (
     LeftOut,
     RecordedPass,
     format_row,
-    parse_row,
+    read_audits,
     read_contents,
     runs_of,
     write_contents,
@@ -175,19 +175,28 @@ def test_runs_hold_each_sample_as_often_as_it_came(parts: list[list[int]], neigh
     assert found == Counter(int(s) for part in [*given_parts, range(3, 5)] for s in part)
 
 
-def test_rows_come_back_as_they_were_written() -> None:
-    rows = [
-        Begin("ab", 1.5, 3, 0, 2, 4, {0: 3, 2: 0}, [0, 2], ["take(3)", "drop_last"], ["drop_last"]),
+def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "shards-rank0.jsonl"
+    begin = Begin("ab", 1.5, 3, 0, 2, 4, {0: 3, 2: 0}, [0, 2], ["take(3)", "drop_last"], ["drop_last"])
+    lane_rows = [
         LaneRow("ab", 2, 0, 7, [(Origin((1, 0), 5, 2), [0, 4])], []),
         LaneRow("ab", 2, 7, 7, [], [LeftOut("drop_last", Origin((1,), 5, 2), [4, 6])]),
-        End("ab", True),
     ]
-    assert [parse_row(format_row(row)) for row in rows] == rows
+    end = End("ab", True)
+    recorded = RecordedPass(begin, lane_rows, end)
+    written = b"".join([format_row(begin), *map(format_row, lane_rows), format_row(end)])
+    path.write_bytes(written)
+    assert read_audits([path])["shards"].passes == [recorded]
     for cut in (20, 60, -2):
-        assert parse_row(format_row(rows[1])[:cut]) is None
+        path.write_bytes(format_row(lane_rows[0])[:cut] + b"\n" + written)
+        assert read_audits([path])["shards"].passes == [recorded]
+    path.write_bytes(written.partition(b"\n")[2])
+    with pytest.raises(ValueError, match="line 1: the pass 'ab' has no row of its beginning"):
+        read_audits([path])
     for odd in ("[]", "{}", '{"row":"step"}', '{"row":"begin","id":3}', '{"row":"lane","id":"a","lane":1}'):
-        with pytest.raises(ValueError, match="expected a row of an audit"):
-            parse_row(odd)
+        path.write_bytes(written + odd.encode())
+        with pytest.raises(ValueError, match="line 5: expected a row of an audit"):
+            read_audits([path])
 
 
 def test_a_log_tells_of_batches_that_nobody_recorded() -> None:
