@@ -90,7 +90,7 @@ class ShardRead:
         stop: The end of what to read, if not the end of the shard.
         layout: What the plan has decided on; None before.
         is_planning: Whether the plan is still to decide.
-        is_file: Whether it is a file of this machine, of which one answer may be all that is wanted.
+        is_file: Whether it is a file of this machine: one answer may be all that is wanted.
         is_answered: Whether there was an answer, so that further parts may be requested.
         wanted_bytes: How many are read of it; None if that is not known, or not yet.
         total: The end of its parts: its length, or ``NO_END`` if the server does not state it.
