@@ -174,7 +174,7 @@ class Ragged:
 
         def __getattr__(self, name: str) -> Any:
             hint = "; write ragged[i:j]" if name == "part" else ""
-            raise AttributeError(f"a Ragged has no {name!r}{hint}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[Column, NDArray[np.int64]]]:
         # A part shares the values of all sequences; only its own are pickled.

@@ -83,7 +83,7 @@ def stored(array: Any, dtype: np.dtype[Any] | None = None, more: int = 0) -> NDA
     dtype = np.dtype(str(array.type)) if dtype is None else dtype
     buffer, count = array.buffers()[1], len(array) + more
     if buffer is None or not len(array):
-        return np.zeros(count, dtype)
+        return np.frombuffer(bytes(count * dtype.itemsize), dtype)
     return np.frombuffer(memoryview(buffer).toreadonly(), dtype, count, array.offset * dtype.itemsize)
 
 

@@ -17,16 +17,12 @@ import numpy as np
 from ..errors import StoreError
 from ..flow.engine import opened
 from ..types import Buffer, Span
-from .store import BUFFER_BYTES, NOWAIT, Body, FileSpan, is_cached
+from .store import BUFFER_BYTES, FILE_FLAGS, NOWAIT, Body, FileSpan, is_cached, version_of
 from .urls import local_path, scheme_of
 
 # How many files are checked before anything is read: a few ms of disk, and half a second of a slow network
 # file system.
 _MOST_LOOKED_AT = 1000
-
-# Without O_NONBLOCK, opening a named pipe would block its thread until something writes to it; for regular
-# files the flag has no effect. Windows has neither.
-_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class LocalStore:
@@ -42,13 +38,12 @@ class LocalStore:
                 if not stat.S_ISDIR(found.st_mode):
                     what = "this is none"
                 raise StoreError(f"a shard should be a regular file, and {what}", shard=url)
-            # In place of an ETag: another inode, length or modification is another version.
-            version = f"{found.st_dev:x}-{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
+            version = version_of(found)
             if etag is not None and etag != version:
                 raise StoreError("the file was changed while it was being read", shard=url, offset=start)
             end = min(stop, found.st_size)
             async with aclosing(self._pieces(fd, start, end, url)) as pieces:
-                span_of = partial(_span_of, fd, url)
+                span_of = partial(_span_of, fd, version, url)
                 yield Body(min(start, end), end, found.st_size, version, pieces, span_of=span_of)
         finally:
             os.close(fd)
@@ -96,14 +91,14 @@ def length_of(url: str) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _span_of(fd: int, url: str, spans: Sequence[Span]) -> FileSpan | None:
-    return FileSpan(fd, spans, url) if all(is_cached(fd, *span) for span in spans) else None
+def _span_of(fd: int, version: str, url: str, spans: Sequence[Span]) -> FileSpan | None:
+    return FileSpan(local_path(url), spans, version, url) if is_cached(fd, spans) else None
 
 
 async def _open(url: str, start: int) -> int:
     loop = asyncio.get_running_loop()
     try:
-        return await opened(loop.run_in_executor(None, os.open, local_path(url), _FLAGS), os.close)
+        return await opened(loop.run_in_executor(None, os.open, local_path(url), FILE_FLAGS), os.close)
     except OSError as error:
         raise _store_error(error, url, start) from error
 

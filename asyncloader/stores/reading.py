@@ -193,13 +193,9 @@ class Fetch:
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self.store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
             if (span := _span_of_file(shard, part, body)) is not None:
-                try:
-                    self.opened(body, True)
-                    part.received_to += len(span)
-                    await self.passes_on(span)
-                except BaseException:  # whose traceback would keep its file open
-                    span.close()
-                    raise
+                self.opened(body, True)
+                part.received_to += len(span)
+                await self.passes_on(span)
                 return
             self.opened(body, False)
             check_same(body, shard.url, part.start, shard.etag, shard.length)

@@ -43,28 +43,38 @@ _LEAST_BYTES = 64 << 10
 #: Reads only what is in the page cache. Linux only.
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
-# Files are cached and dropped in long runs, so this many probes, spread evenly, are enough.
+# Files are cached and dropped in long runs, so this many probes of so many spans, spread evenly, are enough.
 _LOOKS = 16
+
+# Without O_NONBLOCK, opening a named pipe would block its thread until something writes to it; for regular
+# files the flag has no effect. Windows has neither.
+FILE_FLAGS = os.O_RDONLY
+FILE_FLAGS |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class FileSpan:
-    """The wanted bytes of an open file, read from the front.
+    """The wanted bytes of a file, read from the front.
+
+    The file is opened by the first read: many of them may wait for their turn. It is closed when all is
+    read, at ``close``, or when the object is collected.
 
     Args:
-        fd: Of the file. The object has a copy of it, and closes that when all is read, at ``close``, or when
-            it is collected.
+        path: Of the file.
         spans: What is wanted, none of it empty, in the order in which it is read.
+        version: What ``version_of`` has to return for the file.
         shard: Named in errors.
     """
 
-    def __init__(self, fd: int, spans: Sequence[Span], shard: str) -> None:
-        self._fd = os.dup(fd)
+    def __init__(self, path: str, spans: Sequence[Span], version: str, shard: str) -> None:
+        self._fd = -1
+        self._path = path
         self._spans = deque(spans)
+        self._left = sum(stop - start for start, stop in spans)
+        self._version = version
         self._shard = shard
-        self._version = _version_of(self._fd)
 
     def __len__(self) -> int:
-        return sum(span.stop - span.start for span in self._spans)
+        return self._left
 
     def read(self, most_bytes: int) -> Buffer:
         """The next bytes, at least one.
@@ -75,19 +85,24 @@ class FileSpan:
         Raises:
             StoreError: They cannot be read, or the file was changed since the span was made.
         """
-        start, stop = self._spans.popleft()
+        start, stop = self._spans[0]
         piece = np.empty(min(stop - start, most_bytes), np.uint8).data
         try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, FILE_FLAGS)
             size = os.preadv(self._fd, [piece], start)
-            version = _version_of(self._fd)
+            version = version_of(os.fstat(self._fd))
         except OSError as error:
             what = f"cannot read the file: {error.strerror or error}"
             raise StoreError(what, shard=self._shard, offset=start) from error
         if version != self._version or not size:
             what = "the file was changed while it was being read"
             raise StoreError(what, shard=self._shard, offset=start)
+        self._left -= size
         if start + size < stop:
-            self._spans.appendleft(Span(start + size, stop))
+            self._spans[0] = Span(start + size, stop)
+        else:
+            self._spans.popleft()
         if not self._spans:
             self.close()
         return piece[:size]
@@ -99,8 +114,7 @@ class FileSpan:
             os.close(fd)
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # no descriptor could be made
-            self.close()
+        self.close()
 
 
 def piece_bytes_of(most_bytes: int) -> int:
@@ -108,21 +122,24 @@ def piece_bytes_of(most_bytes: int) -> int:
     return min(max(int(_MOST_SHARE * most_bytes), _LEAST_BYTES), PIECE_BYTES)
 
 
-def _version_of(fd: int) -> tuple[int, int]:
-    found = os.fstat(fd)
-    return found.st_size, found.st_mtime_ns
+def version_of(found: os.stat_result) -> str:
+    """In place of an ETag: another inode, length or modification is another version."""
+    return f"{found.st_dev:x}-{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
 
 
-def is_cached(fd: int, start: int, stop: int) -> bool:
-    """Whether bytes of a file, at least one, can be read without waiting, as far as some probes show."""
+def is_cached(fd: int, spans: Sequence[Span]) -> bool:
+    """Whether spans of a file, none of them empty, can be read without waiting, as some probes show."""
     if NOWAIT is None:
         return False
-    step = max((stop - start) // _LOOKS, 4096)
     look = bytearray(1)
     try:
-        return all(os.preadv(fd, [look], at, NOWAIT) for at in (*range(start, stop, step), stop - 1))
+        for start, stop in spans[:: -(-len(spans) // _LOOKS)]:
+            step = max((stop - start) // _LOOKS, 4096)
+            if not all(os.preadv(fd, [look], at, NOWAIT) for at in (*range(start, stop, step), stop - 1)):
+                return False
     except OSError:  # it would have to wait, or the file system does not support the flag
         return False
+    return True
 
 
 # As the stop of a read: up to the end. Servers count in signed integers of 64 bits.

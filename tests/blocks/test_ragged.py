@@ -41,7 +41,7 @@ def test_a_slice_is_a_part_and_its_old_name_says_so() -> None:
     column = Ragged.of([[1], [2, 3], [], [4]])
     assert column[1:].tolist() == [[2, 3], [], [4]]
     assert column[::-2].tolist() == [[4], [2, 3]]
-    with pytest.raises(AttributeError, match=r"no 'part'; write ragged\[i:j\]"):
+    with pytest.raises(AttributeError, match=r"no attribute 'part'; write ragged\[i:j\]"):
         column.part(1, 2)  # type: ignore[attr-defined]
 
 

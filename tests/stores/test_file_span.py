@@ -19,6 +19,7 @@ from asyncloader.stores.store import (
     FileSpan,
     is_cached,
     piece_bytes_of,
+    version_of,
 )
 from asyncloader.types import Span
 
@@ -41,9 +42,9 @@ def opened(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def span_of(path: Path, start: int, stop: int) -> FileSpan:
-    with opened(path) as fd:  # the span keeps the file open by itself
-        return FileSpan(fd, [Span(start, stop)], str(path))
+def span_of(path: Path, *edges: int) -> FileSpan:
+    spans = [Span(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
+    return FileSpan(str(path), spans, version_of(path.stat()), str(path))
 
 
 def descriptors() -> int:
@@ -66,6 +67,16 @@ def test_it_gives_its_bytes_in_pieces_and_then_lets_go_of_the_file(
     assert descriptors() == before
 
 
+def test_several_spans_come_in_their_order(shard: Path) -> None:
+    content = shard.read_bytes()
+    span, found = span_of(shard, 100, 200, 7, 8, 150, 160), []
+    while span:
+        before = len(span)
+        found.append(bytes(span.read(64)))
+        assert len(span) == before - len(found[-1])
+    assert found == [content[100:164], content[164:200], content[7:8], content[150:160]]
+
+
 @pytest.mark.parametrize(("most_bytes", "most"), [(0, 64 << 10), (MiB, MiB // 4), (8 * MiB, PIECE_BYTES)])
 def test_no_more_is_read_at_a_time_than_the_reader_may_have(shard: Path, most_bytes: int, most: int) -> None:
     assert piece_bytes_of(most_bytes) == most
@@ -75,11 +86,13 @@ def test_no_more_is_read_at_a_time_than_the_reader_may_have(shard: Path, most_by
 
 def test_one_that_is_dropped_or_closed_lets_go_of_the_file(shard: Path) -> None:
     before = descriptors()
-    span = span_of(shard, 0, 10)
+    span, other = span_of(shard, 0, 10), span_of(shard, 0, 10)
+    assert descriptors() == before, "many may wait for their turn"
+    span.read(5)
+    other.read(5)
+    assert descriptors() == before + 2
     span.close()
     span.close()
-    del span
-    other = span_of(shard, 0, 10)
     assert descriptors() == before + 1
     del other
     gc.collect()
@@ -99,11 +112,13 @@ def overwrite(path: Path) -> None:
 @pytest.mark.parametrize("change", [cut, overwrite])
 def test_a_file_that_was_changed_meanwhile_is_refused(shard: Path, change: Any) -> None:
     span = span_of(shard, 0, shard.stat().st_size)
+    untouched = span_of(shard, 0, shard.stat().st_size)
     span.read(PIECE_BYTES)
     change(shard)
-    with pytest.raises(StoreError, match="changed while it was being read") as caught:
-        span.read(PIECE_BYTES)
-    assert (caught.value.shard, caught.value.offset) == (str(shard), PIECE_BYTES)
+    for changed, offset in ((span, PIECE_BYTES), (span, PIECE_BYTES), (untouched, 0)):
+        with pytest.raises(StoreError, match="changed while it was being read") as caught:
+            changed.read(PIECE_BYTES)
+        assert (caught.value.shard, caught.value.offset) == (str(shard), offset)
 
 
 def test_a_disk_that_fails_says_which_shard(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +136,7 @@ def test_a_disk_that_fails_says_which_shard(shard: Path, monkeypatch: pytest.Mon
 def test_what_is_not_in_memory_is_seen(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size, real, missing = shard.stat().st_size, os.preadv, 2 * PIECE_BYTES
     with opened(shard) as fd:
-        assert is_cached(fd, 0, size)
+        assert is_cached(fd, [Span(0, size)])
 
         def preadv(fd: int, buffers: list[bytearray], offset: int, flags: int) -> int:
             assert flags == os.RWF_NOWAIT
@@ -130,8 +145,9 @@ def test_what_is_not_in_memory_is_seen(shard: Path, monkeypatch: pytest.MonkeyPa
             return real(fd, buffers, offset, flags)
 
         monkeypatch.setattr(file_span.os, "preadv", preadv)
-        assert not is_cached(fd, 0, size)
-        assert is_cached(fd, 0, missing)
+        assert not is_cached(fd, [Span(0, size)])
+        assert not is_cached(fd, [Span(0, missing), Span(missing, size)])
+        assert is_cached(fd, [Span(0, missing)])
 
 
 # --- as shards are read ---

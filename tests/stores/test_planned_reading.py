@@ -106,6 +106,19 @@ def test_local_shards_are_read_alike(
     ]
 
 
+def test_shards_that_wait_for_their_turn_hold_no_descriptors(reading: Any, tmp_path: Path) -> None:
+    for number in range(64):
+        (tmp_path / f"{number}").write_bytes(packed([b"abc"]))
+    with reading([(f"{tmp_path}/{number}", wanting(0)) for number in range(64)]) as run:
+        chunks = run.out.receive()
+        assert chunks.receive() == b"abc"
+        time.sleep(0.1)  # meanwhile others are planned
+        opened = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+        assert sum(path.startswith(str(tmp_path)) for path in opened) <= 2
+        chunks.close()
+        run.out.close()
+
+
 def test_what_a_plan_wants_of_a_file_comes_as_one_object(
     reading: Any, pieces: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,9 +126,9 @@ def test_what_a_plan_wants_of_a_file_comes_as_one_object(
     spans: list[Sequence[Span]] = []
     make = FileSpan.__init__
 
-    def noted(self: FileSpan, fd: int, wanted: Sequence[Span], shard: str) -> None:
+    def noted(self: FileSpan, path: str, wanted: Sequence[Span], *others: Any) -> None:
         spans.append(wanted)
-        make(self, fd, wanted, shard)
+        make(self, path, wanted, *others)
 
     monkeypatch.setattr(FileSpan, "__init__", noted)
     with reading([(str(tmp_path / "x"), wanting(5, 3))]) as run:

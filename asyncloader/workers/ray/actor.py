@@ -191,8 +191,10 @@ class LaneWorker:
         except BaseException as error:
             self._last = self._failed(error)
         else:
+            # Not named as one of the library's own threads, which would not wait for the end of its engine,
+            # in which contexts are left.
             self._thread = threading.Thread(
-                target=self._run, args=(self._work,), name="asyncloader-batches", daemon=True
+                target=self._run, args=(self._work,), name="ray-batches", daemon=True
             )
             self._thread.start()
         return self._last or (Is.STARTED, self._place)

@@ -276,7 +276,9 @@ class RayWorker(AnyWorker):
 
     def hand_over(self, bench: Bench) -> bool:
         """Move the actor to the bench if its job has ended, as requested; False if it has not."""
-        if not self._ends or self._place is None:  # one that may still start would begin the job later
+        # The first call is the start, whose answer may have come without being looked at yet.
+        started = self._place is not None or (bool(self._calls) and self._calls[0].done())
+        if not self._ends or not started:  # one that may still start would begin the job later
             return False
         try:
             import_ray().get(self._ends, timeout=0)

@@ -115,7 +115,6 @@ def test_a_pool_ends_whole_where_a_lost_actor_was_not_replaced(
         pool.close()
 
 
-@pytest.mark.slow
 def test_contexts_are_left_when_the_loop_is_left(
     nodes: Nodes, leaving_nothing: Leaving, folder: Path, tmp_path: Path
 ) -> None:
