@@ -106,7 +106,7 @@ FOLLOWED: dict[tuple[str, int], Followed] = {
     ("slow function", 0): workers(2, WORKERS),
     ("slow function", 2): Followed(STORED, lambda _: numbers()),
     ("function with the lock", 0): workers(2, WORKERS),
-    ("function with the lock", 2): Followed(STORED, lambda _: numbers()),
+    ("function with the lock", 2): Followed("do less work, or store its results", lambda _: numbers()),
     **{
         ("function that waits", count): Followed(
             "raise concurrency", lambda _: numbers(2_000).map(verdicts.sleeps, concurrency=16)
