@@ -157,8 +157,9 @@ class Hedges:
 _FIRST_PAUSE_SHARE = 0.2
 _LONGEST_PAUSE_S = 15.0
 
-# Attempts are counted from zero again after so many good bytes: a body without parts may be of any length.
-_FRESH_AFTER_BYTES = 8 << 20
+# Attempts are counted from zero again if one has brought so many bytes: as many as the smallest part has, for
+# which a request is worth its while. A proxy may cut every answer.
+_FRESH_AFTER_BYTES = 128 << 10
 
 
 class RetryBudget:

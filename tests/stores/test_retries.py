@@ -36,11 +36,12 @@ def pauses(policy: NetworkPolicy, seed: int, *, error: TransientError = CUT) -> 
         (NetworkPolicy(attempts=1), [(0, 0)], r"gave up after 1 attempt \["),
         (NetworkPolicy(attempts=2), [(0, 0)], None),
         (NetworkPolicy(attempts=2), [(0, 0), (3, 0)], r"gave up after 2 attempts in 3\.0 s \["),
-        (NetworkPolicy(attempts=2), [(0, 0), (3, 8 << 20)], None),  # counted anew after a part
-        (NetworkPolicy(attempts=2), [(0, 0), (3, 8 << 20), (5, 100)], r"after 2 attempts in 2\.0 s \["),
+        (NetworkPolicy(attempts=2), [(0, 0), (3, 128 << 10)], None),  # counted anew after a small part
+        (NetworkPolicy(attempts=2), [(0, 0), (3, 127 << 10)], r"after 2 attempts in 3\.0 s \["),
+        (NetworkPolicy(attempts=2), [(0, 0), (3, 128 << 10), (5, 100)], r"after 2 attempts in 2\.0 s \["),
         (NetworkPolicy(attempts=9, deadline_s=60), [(0, 0), (40, 0)], None),
         (NetworkPolicy(attempts=9, deadline_s=60), [(0, 0), (60, 0)], r"after 2 attempts in 60\.0 s \["),
-        (NetworkPolicy(attempts=9, deadline_s=60), [(0, 0), (60, 8 << 20)], None),
+        (NetworkPolicy(attempts=9, deadline_s=60), [(0, 0), (60, 128 << 10)], None),
     ],
 )
 def test_a_series_of_attempts_ends_by_their_number_or_by_the_time_since_the_first_failure(
@@ -123,7 +124,7 @@ def test_attempts_are_counted_anew_after_a_part_of_good_bytes() -> None:
     attempts = Attempts(NetworkPolicy(attempts=2), RetryBudget(), random.Random(0))
     for now in range(50):
         attempts.pause_s(CUT, float(now))
-        attempts.received(8 << 20)
+        attempts.received(128 << 10)
     attempts.pause_s(CUT, 50.0)
     attempts.received(100)
     with pytest.raises(StoreError, match="gave up after 2 attempts"):
