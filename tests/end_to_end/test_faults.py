@@ -139,3 +139,13 @@ def test_a_bit_flipped_on_its_way_into_the_cache_is_not_kept_for_good(
         # None if its file was whole, and so found out, before the reader had come to that bit.
         assert delivered == in_order if error is None else "was promised" in str(error)
         assert outcome_of(recipe, 0) == (in_order, None)
+
+
+def test_a_proxy_that_cuts_every_answer_costs_requests_and_no_sample() -> None:
+    lines = [f"{number:099d}\n".encode() for number in range(20_000)]
+    network = al.NetworkPolicy(attempts=2, backoff_s=0.01)
+    with testing.serve({"x.txt": b"".join(lines)}, [testing.CutAt(200_000)]) as server:
+        dataset = al.from_urls(server.url_of("x.txt"), network=network)
+        with al.DataLoader(dataset, batch_size=1000, collate_fn=list) as loader:
+            found = [int(sample["text"]) for batch in loader for sample in batch]
+    assert found == list(range(20_000))
