@@ -20,8 +20,9 @@ from ..flow.channel import Channel, EndOfChannel
 from ..flow.engine import Engine, Scope
 from ..formats.digest import Verifier
 from ..observe.statistics import NetworkCounts
+from ..stores.local import FileSpan
 from ..stores.reading import ShardChunks, read_shards
-from ..stores.store import BUFFER_BYTES, Access, Body, FileSpan, Store
+from ..stores.store import BUFFER_BYTES, Access, Body, Store
 from ..stores.urls import redact
 from ..types import Buffer
 from .copy import Copy, Descriptor, Marks, Sums, check_steps, has_crc32c, touch

@@ -294,14 +294,14 @@ def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
     known = np.full(len(found), Known.ENTRY, np.uint8)
     known[samples >= 0] |= Known.SAMPLES
     np.maximum(samples, 0, out=samples)
-    listed = [entry.offsets for entry in found]
+    listed: list[Any] = [entry.offsets for entry in found]
     if UnsetType in {*map(type, listed)}:
         known[[offsets is not UNSET for offsets in listed]] |= Known.OFFSETS
+        listed = [offsets or () for offsets in listed]
     else:
         known |= Known.OFFSETS
-    told = [offsets or () for offsets in listed] if any(listed) else []
-    begins = offsets_of([*map(len, told)] or np.zeros(len(found), np.int64))
-    pairs = chain.from_iterable(chain.from_iterable(told))
+    begins = offsets_of([*map(len, listed)])
+    pairs = chain.from_iterable(chain.from_iterable(listed))
     offsets = np.fromiter(pairs, np.int64, 2 * int(begins[-1])).reshape(-1, 2)
     if len(offsets):
         _check_offsets(offsets, begins, np.column_stack([samples, sizes]))

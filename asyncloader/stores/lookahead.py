@@ -17,7 +17,8 @@ from typing import TypeAlias
 
 from ..flow.budget import MOST_GROWTH, Reservation
 from ..types import Buffer, Layout, Planning, Span
-from .store import NO_END, Body, FileSpan
+from .local import FileSpan
+from .store import NO_END, Body
 
 # Small, for a fast first batch.
 FIRST_PART_BYTES = 1 << 20

@@ -157,8 +157,8 @@ class Hedges:
 _FIRST_PAUSE_SHARE = 0.2
 _LONGEST_PAUSE_S = 15.0
 
-# Attempts are counted from zero again if one has brought so many bytes: as many as the smallest part has, for
-# which a request is worth its while. A proxy may cut every answer.
+# Attempts are counted from zero again if one has brought so many bytes: a proxy may cut every answer, and a
+# request for so many is worth its while.
 _FRESH_AFTER_BYTES = 128 << 10
 
 

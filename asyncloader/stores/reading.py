@@ -24,11 +24,12 @@ from ..observe.stopwatch import STORE, Stopwatch
 from ..observe.tracing import Flight, Incident, Recorder
 from ..types import Answer, Buffer, Layout, Planning, Span
 from .failures import check_same
+from .local import FileSpan, piece_bytes_of
 from .lookahead import PART_BYTES, Lookahead, ShardPart, ShardRead, Wanted
 from .network import NetworkStore
 from .pacing import Hedges
 from .router import Stores
-from .store import NO_END, Body, FileSpan, Store, clip, piece_bytes_of
+from .store import NO_END, Body, Store, clip
 from .urls import origin_of, redact
 
 

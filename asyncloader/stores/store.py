@@ -6,140 +6,21 @@ Retries, hedging, rate control, the cache, read-ahead and budgets are written on
 from __future__ import annotations
 
 import math
-import os
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
-
-from ..errors import StoreError
 from ..types import Buffer, Span
+
+if TYPE_CHECKING:
+    from .local import FileSpan
 
 #: Of a buffer on its way from a socket or a file to a decoder; when it is freed, the allocator keeps it. For
 #: so many bytes, the cost of a read and of waking the decoding thread is small: with half as many, 1 GB of
 #: tar from a server on loopback took a fifth more of the processor's time.
 BUFFER_BYTES = 2 << 20
-
-
-# Bytes of a local file that are in the page cache, which the decoding thread reads itself.
-#
-# The system keeps them anyway: reading them ahead would only take memory and the loop's time. Read in small
-# pieces by the thread that decodes, they are still in its processor's cache when they are decoded.
-
-#: Two of them stay in the second-level cache of a core; a sample across two pieces holds both. 1 GB of tar in
-#: pieces of 2 MiB took a quarter longer; LitData samples of 100 kB in pieces of half this size took half as
-#: long again.
-PIECE_BYTES = 512 << 10
-
-# Each reader holds one piece and what is decoded from it. If that would be more than this share of its
-# budget, pieces are smaller, down to a size where the call costs as much as the copy.
-_MOST_SHARE = 0.25
-_LEAST_BYTES = 64 << 10
-
-#: Reads only what is in the page cache. Linux only.
-NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
-
-# Files are cached and dropped in long runs, so this many probes of so many spans, spread evenly, are enough.
-_LOOKS = 16
-
-# Without O_NONBLOCK, opening a named pipe would block its thread until something writes to it; for regular
-# files the flag has no effect. Windows has neither.
-FILE_FLAGS = os.O_RDONLY
-FILE_FLAGS |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-
-
-class FileSpan:
-    """The wanted bytes of a file, read from the front.
-
-    The file is opened by the first read: many of them may wait for their turn. It is closed when all is
-    read, at ``close``, or when the object is collected.
-
-    Args:
-        path: Of the file.
-        spans: What is wanted, none of it empty, in the order in which it is read.
-        version: What ``version_of`` has to return for the file.
-        shard: Named in errors.
-    """
-
-    def __init__(self, path: str, spans: Sequence[Span], version: str, shard: str) -> None:
-        self._fd = -1
-        self._path = path
-        self._spans = deque(spans)
-        self._left = sum(stop - start for start, stop in spans)
-        self._version = version
-        self._shard = shard
-
-    def __len__(self) -> int:
-        return self._left
-
-    def read(self, most_bytes: int) -> Buffer:
-        """The next bytes, at least one.
-
-        Args:
-            most_bytes: How many may be read at once.
-
-        Raises:
-            StoreError: They cannot be read, or the file was changed since the span was made.
-        """
-        start, stop = self._spans[0]
-        piece = np.empty(min(stop - start, most_bytes), np.uint8).data
-        try:
-            if self._fd < 0:
-                self._fd = os.open(self._path, FILE_FLAGS)
-            size = os.preadv(self._fd, [piece], start)
-            version = version_of(os.fstat(self._fd))
-        except OSError as error:
-            what = f"cannot read the file: {error.strerror or error}"
-            raise StoreError(what, shard=self._shard, offset=start) from error
-        if version != self._version or not size:
-            what = "the file was changed while it was being read"
-            raise StoreError(what, shard=self._shard, offset=start)
-        self._left -= size
-        if start + size < stop:
-            self._spans[0] = Span(start + size, stop)
-        else:
-            self._spans.popleft()
-        if not self._spans:
-            self.close()
-        return piece[:size]
-
-    def close(self) -> None:
-        """Stop reading. Idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def piece_bytes_of(most_bytes: int) -> int:
-    """How much of a file is read at a time, by a reader that may have so many bytes under way."""
-    return min(max(int(_MOST_SHARE * most_bytes), _LEAST_BYTES), PIECE_BYTES)
-
-
-def version_of(found: os.stat_result) -> str:
-    """In place of an ETag: another inode, length or modification is another version."""
-    return f"{found.st_dev:x}-{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
-
-
-def is_cached(fd: int, spans: Sequence[Span]) -> bool:
-    """Whether spans of a file, none of them empty, can be read without waiting, as some probes show."""
-    if NOWAIT is None:
-        return False
-    look = bytearray(1)
-    try:
-        for start, stop in spans[:: -(-len(spans) // _LOOKS)]:
-            step = max((stop - start) // _LOOKS, 4096)
-            if not all(os.preadv(fd, [look], at, NOWAIT) for at in (*range(start, stop, step), stop - 1)):
-                return False
-    except OSError:  # it would have to wait, or the file system does not support the flag
-        return False
-    return True
 
 
 # As the stop of a read: up to the end. Servers count in signed integers of 64 bits.
@@ -219,8 +100,8 @@ class NetworkPolicy:
             time that is spent waiting for the server counts, so a slow consumer is not a stall.
         stall_bytes: Fewer bytes in ``stall_s`` are a stall, and the request is retried. The default, 16 KiB
             in 15 s, is slower than any network used for training.
-        attempts: The most requests for a part. Six by default, which with growing pauses cover the failover
-            of a store's node.
+        attempts: The most requests for a part, counted anew once one has brought 128 KiB. Six by default,
+            which with growing pauses cover the failover of a store's node.
         deadline_s: The most seconds after the first failure of a part in which another attempt may begin.
         backoff_s: Base, in seconds, of the pauses between attempts, which grow and are random.
         hedge: Send a second request for a part that the consumer waits for, if the first one takes longer

@@ -49,7 +49,7 @@ from asyncloader import testing
 from asyncloader.blocks import Columns, Ragged, Rows
 from asyncloader.flow import channel
 from asyncloader.plan.lanes import Cursor, Row
-from asyncloader.stores.store import FileSpan
+from asyncloader.stores.local import FileSpan
 
 PACKAGE = Path(al.__file__).parent
 DESIGN = PACKAGE.parent / "docs" / "explanation" / "design.md"

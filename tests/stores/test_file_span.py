@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from asyncloader.errors import StoreError
-from asyncloader.stores import store as file_span
-from asyncloader.stores.store import (
+from asyncloader.stores import local as file_span
+from asyncloader.stores.local import (
     PIECE_BYTES,
     FileSpan,
     is_cached,
@@ -44,7 +44,7 @@ def opened(path: Path) -> Iterator[int]:
 
 def span_of(path: Path, *edges: int) -> FileSpan:
     spans = [Span(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
-    return FileSpan(str(path), spans, version_of(path.stat()), str(path))
+    return FileSpan(str(path), spans, version_of(path.stat()))
 
 
 def descriptors() -> int:
@@ -109,6 +109,39 @@ def overwrite(path: Path) -> None:
     os.utime(path, ns=(1, 1))  # the clock of a file system may stand still for some milliseconds
 
 
+def replace(path: Path) -> None:
+    """By another file of the same length and time."""
+    found, other = path.stat(), path.with_suffix(".new")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(found.st_atime_ns, found.st_mtime_ns))
+    other.replace(path)
+
+
+def test_a_file_that_was_replaced_is_refused_until_it_is_open(shard: Path) -> None:
+    opened, waiting = span_of(shard, 0, 10), span_of(shard, 0, 10)
+    first = bytes(opened.read(5))
+    replace(shard)
+    assert first + bytes(opened.read(5)) == shard.read_bytes()[:10]
+    with pytest.raises(StoreError, match="changed while it was being read"):
+        waiting.read(5)
+    shard.unlink()
+    with pytest.raises(StoreError, match="No such file or directory; check the path"):
+        span_of_missing(shard).read(5)
+
+
+def span_of_missing(path: Path) -> FileSpan:
+    return FileSpan(str(path), [Span(0, 5)], "")
+
+
+def test_the_program_may_change_its_folder(
+    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    span = FileSpan(shard.name, [Span(0, 5)], version_of(shard.stat()))
+    monkeypatch.chdir("/")
+    assert bytes(span.read(5)) == shard.read_bytes()[:5]
+
+
 @pytest.mark.parametrize("change", [cut, overwrite])
 def test_a_file_that_was_changed_meanwhile_is_refused(shard: Path, change: Any) -> None:
     span = span_of(shard, 0, shard.stat().st_size)
@@ -148,6 +181,9 @@ def test_what_is_not_in_memory_is_seen(shard: Path, monkeypatch: pytest.MonkeyPa
         assert not is_cached(fd, [Span(0, size)])
         assert not is_cached(fd, [Span(0, missing), Span(missing, size)])
         assert is_cached(fd, [Span(0, missing)])
+        for columns in range(17, 50):  # of which every second one is missing
+            both = [Span(0, 10), Span(missing, missing + 10)] * columns
+            assert not is_cached(fd, both[:columns])
 
 
 # --- as shards are read ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import configparser
 import os
 import shlex
@@ -327,22 +326,21 @@ class UserProvider:
 
     Args:
         provide: The user's, plain or asynchronous.
-        blocks: Whether it is called by a client that cannot await what it returns.
 
     Attributes:
         failure: What it raised the last time that it ended; None if it returned. It stays while other calls
             run, since the read that it failed may not have taken it yet.
     """
 
-    def __init__(self, provide: Callable[[], Any], blocks: bool = False) -> None:
+    def __init__(self, provide: Callable[[], Any]) -> None:
         self.failure: Exception | None = None
-        self._provide, self._blocks = provide, blocks
+        self._provide = provide
 
     def __call__(self) -> Any:
         with self._remembering():
             given = self._provide()
         if isawaitable(given):
-            return asyncio.run(self._awaited(given)) if self._blocks else self._awaited(given)
+            return self._awaited(given)
         self.failure = None
         return given
 

@@ -307,8 +307,6 @@ class ObjectFolder:
         self._bucket = bucket
         check_options(self._scheme, options)
         self._options = plain_options(self._scheme, options)
-        if (provide := self._options.get("credential_provider")) is not None:
-            self._options["credential_provider"] = UserProvider(provide, blocks=True)
         self._client: Client | None = None
 
     def sizes(self) -> dict[str, int]:

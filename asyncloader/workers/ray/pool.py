@@ -133,7 +133,7 @@ class RayWorker(AnyWorker):
         #: How many more may come.
         self._granted = 0
         self._ends: Sequence[Any] = ()
-        self._is_late = False
+        self._is_late = self._is_kept = False
         patience_s = min(self._asked_with.start_timeout_s, threading.TIMEOUT_MAX)
         self._patience = threading.Timer(patience_s, self._lose_patience)
         self._patience.daemon = True
@@ -271,14 +271,13 @@ class RayWorker(AnyWorker):
         """Ask the job to end, at once if it can; returns Ray's references to that, if the actor lives."""
         if (actor := self._actor) is None:  # one that was lost, and could not be replaced
             return []
+        self._is_kept = self._has_started()
         self._ends = [actor.finish.options(concurrency_group="beside").remote()]
         return self._ends
 
     def hand_over(self, bench: Bench) -> bool:
         """Move the actor to the bench if its job has ended, as requested; False if it has not."""
-        # The first call is the start, whose answer may have come without being looked at yet.
-        started = self._place is not None or (bool(self._calls) and self._calls[0].done())
-        if not self._ends or not started:  # one that may still start would begin the job later
+        if not self._ends or not self._is_kept:
             return False
         try:
             import_ray().get(self._ends, timeout=0)
@@ -286,6 +285,15 @@ class RayWorker(AnyWorker):
             return False
         bench.seat(self._actor)
         return True
+
+    def _has_started(self) -> bool:
+        """Whether the job is at work: asked to end before, it would begin later, in the next pass."""
+        if self._place is not None:
+            return True
+        with suppress(IndexError):
+            start = self._calls[0]  # its answer may be there and not yet looked at
+            return start.done() and start.exception() is None and start.result()[0] is Is.STARTED
+        return False
 
     def kill(self) -> None:
         """End the actor, whatever it does."""
