@@ -70,9 +70,9 @@ class FileSpan:
     _fd = -1
 
     def __init__(self, url: str, spans: Sequence[Span], version: str) -> None:
+        self._spans = deque(spans)
         self._url = url
         self._path = os.path.abspath(local_path(url))  # the program may change its folder meanwhile
-        self._spans = deque(spans)
         self._left = sum(stop - start for start, stop in spans)
         self._version = version
 
@@ -117,8 +117,7 @@ class FileSpan:
             os.close(fd)
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            self.close()
+        self.close()
 
 
 def piece_bytes_of(most_bytes: int) -> int:

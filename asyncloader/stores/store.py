@@ -102,7 +102,8 @@ class NetworkPolicy:
             in 15 s, is slower than any network used for training.
         attempts: The most requests for a part, counted anew once one has brought 128 KiB. Six by default,
             which with growing pauses cover the failover of a store's node.
-        deadline_s: The most seconds after the first failure of a part in which another attempt may begin.
+        deadline_s: The most seconds after the first failure of a part, or the first one counted anew, in
+            which another attempt may begin.
         backoff_s: Base, in seconds, of the pauses between attempts, which grow and are random.
         hedge: Send a second request for a part that the consumer waits for, if the first one takes longer
             than 95 % of earlier requests, and use the first answer. At most 5 % of requests are hedged.

@@ -336,7 +336,8 @@ def _make_missing(
         for name, expected in stack.enter_context(closing(each)):
             made[name] = expected
             bar.update()
-    assert sum(expected.samples or 0 for expected in made.values()) == samples, "each shard is complete"
+    if (found := sum(expected.samples or 0 for expected in made.values())) != samples:
+        raise FormatError(f"expected {samples} samples in all shards, found {found}")
     if missing or not job.is_finished:
         source.verify(read)
     job.finish({shard.name: made[shard.name] for shard in shards})

@@ -277,7 +277,7 @@ class RayWorker(AnyWorker):
 
     def hand_over(self, bench: Bench) -> bool:
         """Move the actor to the bench if its job has ended, as requested; False if it has not."""
-        if not self._ends or not self._is_kept:
+        if not self._is_kept:
             return False
         try:
             import_ray().get(self._ends, timeout=0)
